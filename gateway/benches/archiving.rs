@@ -1,7 +1,8 @@
-//! What archiving costs those who publish: `Publish` at the gateway as fast as it goes, over HTTP/2,
-//! with all services in one thread: without an archive, with one in an SQLite file, and once more
-//! without, which says how far chance goes. In turn, in all orders, each after the same pause: what
-//! follows a pause is faster by a tenth on some machines. And how much is not archived when they end.
+//! The cost of archiving for callers of `Publish`: maximum throughput at the gateway over HTTP/2,
+//! with all services in one thread. Compares a system without an archive, one with an SQLite file,
+//! and a second one without an archive as a control. They take turns in all orders, each after the
+//! same pause, because some machines are 10% faster after a pause. Also reports the archive's lag
+//! at the end.
 //!
 //! `cargo bench -p microblog-gateway --bench archiving`
 
@@ -32,23 +33,23 @@ use uuid::Uuid;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// How many publish at once, each when the call before has been answered.
+/// Concurrent callers, each with one call in flight.
 const CLIENTS: usize = 32;
 
-/// In whose names: far fewer than it would take, did each keep to a post a second.
+/// Number of authors: far fewer than a limit of one post a second would require.
 const AUTHORS: usize = 512;
 
-/// In which order they take turns: twice in each of all orders.
+/// The orders of turns: each of all orders twice.
 const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1], [2, 0, 1], [1, 0, 2]];
 const ROUNDS: usize = 2 * ORDERS.len();
 const ROUND: Duration = Duration::from_secs(3);
 
-/// How long nobody publishes after a turn: longer than it takes to archive what waits.
+/// The pause after a turn: longer than archiving the rest takes.
 const PAUSE: Duration = Duration::from_secs(3);
 
 const PASSWORD: &str = "correct horse battery";
 
-/// As long as many posts are.
+/// A typical length of a post.
 const TEXT: &str = "the quick brown fox jumps over a lazy dog while people write about weather, \
      music, food, travel, work, football, cats, politics and books and it";
 
@@ -63,7 +64,7 @@ fn main() {
     ];
     let systems = flags.map(|(_, flags)| System::start(&runtime, flags));
     runtime.block_on(async {
-        // Connections, functions and tables are there before the measurement begins.
+        // Creates connections, functions and tables before the measurement.
         for system in &systems {
             system.publish(Duration::from_secs(1)).await;
         }
@@ -104,11 +105,11 @@ fn main() {
     });
 }
 
-/// What was measured of a system in all rounds.
+/// The measurements of a system in all rounds.
 struct Measured {
     rates: Vec<f64>,
     calls: f64,
-    /// Seconds of processor time of everything, clients and Redis among it.
+    /// Seconds of processor time, including clients and Redis.
     spent: f64,
     waiting: u64,
     drained: f64,
@@ -136,7 +137,7 @@ impl Measured {
     }
 }
 
-/// All services, in a thread of their own.
+/// All services, in a separate thread.
 struct System {
     gateway: GatewayServiceClient<Channel>,
     tokens: Vec<String>,
@@ -166,7 +167,7 @@ impl System {
         Self { gateway, tokens, store, redis }
     }
 
-    /// Publishes as fast as it goes; returns how often.
+    /// Publishes at maximum rate; returns the number of posts.
     async fn publish(&self, how_long: Duration) -> f64 {
         let began = Instant::now();
         let mut clients = JoinSet::new();
@@ -190,7 +191,8 @@ impl System {
         f64::from(calls)
     }
 
-    /// Waits until all is archived. Returns how much was not, and for how many seconds.
+    /// Waits until everything is archived. Returns the backlog at the start, and the duration in
+    /// seconds.
     async fn drained(&self) -> (u64, f64) {
         let began = Instant::now();
         let waiting = self.store.archive_outbox_length().await.unwrap();
@@ -201,10 +203,10 @@ impl System {
     }
 }
 
-// The seconds of processor time that this process and the redis-servers have used so far.
+// Returns the seconds of processor time of this process and the redis-servers so far.
 async fn cpu(systems: &[System]) -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
-    // Behind the name, which may have spaces: the 12th and 13th fields, in hundredths of a second.
+    // The 12th and 13th fields after the name, which may have spaces; in hundredths of a second.
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
     let mut seconds: f64 = fields[11..13].iter().map(|ticks| ticks.parse::<f64>().unwrap()).sum();
     seconds /= 100.0;
@@ -224,7 +226,7 @@ fn post_config(redis_url: &str, flags: &[String]) -> microblog_post::Config {
     microblog_post::Config::parse_from(own.chain(flags.iter().map(String::as_str)))
 }
 
-// Serves the gateway and the user service, and calls the others within the process.
+// Serves the gateway and the user service; the others are called in process.
 async fn run(urls: [String; 4], post: microblog_post::Config, listeners: [TcpListener; 2]) {
     let [user_url, relation_url, _, timeline_url] = &urls;
     let user = microblog_user::Config::parse_from(["user", "--redis-url", user_url]);
@@ -266,7 +268,7 @@ async fn run(urls: [String; 4], post: microblog_post::Config, listeners: [TcpLis
     served.unwrap();
 }
 
-// Makes accounts, and logs them in.
+// Creates accounts and logs in.
 async fn members(user: &str, gateway: &str) -> Vec<String> {
     let channel = |url: &str| Channel::from_shared(url.to_owned()).unwrap().connect_lazy();
     let mut accounts = UserServiceClient::new(channel(user));
@@ -276,7 +278,7 @@ async fn members(user: &str, gateway: &str) -> Vec<String> {
         email_domain: "example.org".to_owned(),
         password: PASSWORD.to_owned(),
     };
-    // The store may take a moment.
+    // The store may need some time.
     while accounts.import_users(import.clone()).await.is_err() {
         sleep(Duration::from_millis(100)).await;
     }

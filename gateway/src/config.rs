@@ -19,7 +19,7 @@ pub struct Config {
     )]
     pub listen: SocketAddr,
 
-    /// URL of the user service, or several, separated by commas. A host name stands for all of its
+    /// URL of the user service, or several, separated by commas. A host name resolves to all of its
     /// addresses
     #[arg(
         long,
@@ -29,7 +29,7 @@ pub struct Config {
     )]
     pub user_url: String,
 
-    /// URL of the relation service, or several, separated by commas. A host name stands for all of
+    /// URL of the relation service, or several, separated by commas. A host name resolves to all of
     /// its addresses
     #[arg(
         long,
@@ -39,7 +39,7 @@ pub struct Config {
     )]
     pub relation_url: String,
 
-    /// URL of the post service, or several, separated by commas. A host name stands for all of its
+    /// URL of the post service, or several, separated by commas. A host name resolves to all of its
     /// addresses
     #[arg(
         long,
@@ -49,7 +49,7 @@ pub struct Config {
     )]
     pub post_url: String,
 
-    /// URL of the timeline service, or several, separated by commas. A host name stands for all of
+    /// URL of the timeline service, or several, separated by commas. A host name resolves to all of
     /// its addresses
     #[arg(
         long,

@@ -1,5 +1,6 @@
 //! Hydration: what a view adds to its skeleton, read in batches, all at once. Each file holds what
-//! it reads, the rules for what the viewer must not see, and the presentation. Knows no view.
+//! it reads, the rules for what the viewer must not see, and the presentation. Does not depend on
+//! any view.
 
 pub(crate) mod accounts;
 pub(crate) mod mentions;

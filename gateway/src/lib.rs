@@ -1,6 +1,6 @@
 //! The gateway: the API that applications call, composed of calls of the services.
 //!
-//! **Layers.** Imports go one way: `rpc.rs` (gRPC) → `views/` and `actions/` → helpers that know no
+//! **Layers.** Imports go one way: `rpc.rs` (gRPC) → `views/` and `actions/` → helpers that depend on no
 //! view (`paging.rs`, `hydration/`, `context.rs`, `errors.rs`) → `state.rs` → `limits.rs`.
 //!
 //! **Views.** A view has four steps: the skeleton (which entries, in which order), hydration

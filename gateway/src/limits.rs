@@ -160,7 +160,7 @@ impl Limits {
         let meter = global::meter("microblog-gateway");
         let observe = self.observer(|limit| limit.rejected());
         meter
-            .u64_observable_counter("microblog.gateway.limits.refused")
+            .u64_observable_counter("microblog.gateway.limits.rejected")
             .with_unit("{call}")
             .with_description("Calls rejected by a rate limit")
             .with_callback(move |observer| observe(observer))
@@ -192,7 +192,7 @@ impl Limits {
 }
 
 async fn evict_periodically(limits: Limits) {
-    let mut job = PeriodicJob::new("forgetting idle callers", EVICTION_PERIOD);
+    let mut job = PeriodicJob::new("evicting idle callers", EVICTION_PERIOD);
     loop {
         job.tick().await;
         limits.0.all().into_iter().for_each(Maintain::evict_idle);

@@ -1,4 +1,4 @@
-//! Paging: requests for pages, and the loop that fills every page. Knows no view.
+//! Paging: requests for pages, and the loop that fills every page. Does not depend on any view.
 //!
 //! A page is read as a skeleton and hydrated; hydration drops the entries that the viewer must not
 //! see. As long as entries are missing, the loop goes on with what follows in the list.
@@ -114,8 +114,8 @@ pub(crate) trait Listing: Sync {
     ) -> impl Future<Output = Result<Skeleton<Self::Entry, Self::Cursor>, Status>> + Send;
 
     /// Returns the entries as the viewer sees them, in order; `None` for an entry that is hidden
-    /// from the viewer or gone. Under a budget that overfetches, it must return one item for each
-    /// entry; otherwise it may leave hidden entries out.
+    /// from the viewer or deleted. Under a budget that overfetches, it must return one item for
+    /// each entry; otherwise it may leave hidden entries out.
     fn hydrate(
         &self,
         gateway: &Gateway,

@@ -1,4 +1,4 @@
-//! The state of the gateway in one worker. Knows neither views nor actions.
+//! The state of the gateway in one worker. Does not depend on views or actions.
 
 use std::time::Duration;
 

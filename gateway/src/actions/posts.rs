@@ -1,7 +1,7 @@
 //! Publish, Repost, DeletePost, Like, Unlike, Comment, DeleteComment.
 //!
 //! The gateway adds two things to the post service. A viewer cannot repost, like, comment or answer
-//! if the author is gone or there is a block between them; undoing is always possible. And the
+//! if the author is deleted or there is a block between them; undoing is always possible. And the
 //! names that a new text mentions are resolved.
 
 use microblog_chassis::status;

@@ -1,7 +1,7 @@
 //! Follow, Unfollow, Block, Unblock, Mute, Unmute, RemoveFollower.
 //!
 //! The gateway checks that an account to follow, block or mute exists. The calls that undo
-//! something accept the id of an account that is gone.
+//! something accept the id of an account that is deleted.
 
 use microblog_domain::UserId;
 use microblog_proto::{gateway, relation};
@@ -127,7 +127,7 @@ async fn viewer_and_existing(
     ids(viewer_and_account(gateway, authenticate(gateway, token), &user).await)
 }
 
-/// Returns the ids of the viewer and of an account, which may be gone if the caller sent its id.
+/// Returns the ids of the viewer and of an account, which may be deleted if the caller sent its id.
 async fn viewer_and_any(
     gateway: &Gateway,
     token: Token,

@@ -42,10 +42,10 @@ pub(crate) struct HydratedAccounts {
     relations: IdMap<u64, Relation>,
 }
 
-/// Returns the hydration state of accounts and of the subject, or an error if the subject is gone
-/// or blocks the viewer. Up to two calls at once: user.BatchGetUsers (not for the owner of a list),
-/// relation.BatchGetRelations (not for an anonymous viewer, and only for accounts whose relations
-/// the context lacks); no call without accounts.
+/// Returns the hydration state of accounts and of the subject, or an error if the subject is
+/// deleted or blocks the viewer. Up to two calls at once: user.BatchGetUsers (not for the owner of
+/// a list), relation.BatchGetRelations (not for an anonymous viewer, and only for accounts whose
+/// relations the context lacks); no call without accounts.
 pub(crate) async fn hydrate_accounts(
     gateway: &Gateway,
     context: ViewContext<'_>,
@@ -114,12 +114,12 @@ impl HydratedAccounts {
     }
 
     /// Removes and returns the profile of an account that is shown once only; `None` if the account
-    /// is gone.
+    /// is deleted.
     pub(crate) fn take_user(&mut self, id: u64) -> Option<User> {
         self.users.remove(&id)
     }
 
-    /// Returns the author of a text as it is shown; `None` if the account is gone.
+    /// Returns the author of a text as it is shown; `None` if the account is deleted.
     pub(crate) fn author(&self, id: u64) -> Option<Author> {
         let user = self.users.get(&id)?.clone();
         Some(Author { user: Some(user), relation: self.relation(id).into() })
@@ -190,7 +190,7 @@ pub(crate) fn reject_any_block(relation: &Relation) -> Result<(), Status> {
 
 /// An entry of a list of accounts.
 pub(crate) struct AccountEntry {
-    /// The account, which may be gone.
+    /// The account, which may be deleted.
     pub(crate) user_id: u64,
     /// When it came to the list.
     pub(crate) since: Option<Timestamp>,
@@ -203,8 +203,8 @@ pub(crate) enum BlockedAccounts {
     Shown,
 }
 
-/// Returns the entries of a list of accounts as they are shown, without accounts that are gone or
-/// blocked. The calls of [`hydrate_accounts`].
+/// Returns the entries of a list of accounts as they are shown, without accounts that are deleted
+/// or blocked. The calls of [`hydrate_accounts`].
 pub(crate) async fn listed_accounts(
     gateway: &Gateway,
     context: ViewContext<'_>,
@@ -310,6 +310,6 @@ mod tests {
         assert_eq!(first.user.as_ref().unwrap().name, "n1");
         assert_eq!((first.relation(), first.since.unwrap().seconds), (RelationState::Mutual, 1));
         assert_eq!(listed(5).unwrap().relation(), RelationState::None);
-        assert!(listed(6).is_none(), "the account is gone");
+        assert!(listed(6).is_none(), "the account is deleted");
     }
 }

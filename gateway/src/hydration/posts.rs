@@ -100,8 +100,8 @@ async fn liked_by_viewer(
     Ok(errors::reply(response, &[])?.post_ids.into_iter().collect())
 }
 
-/// Returns posts as the viewer sees them, without those of authors who are gone or hidden from the
-/// viewer, unless the viewer requested that author's posts. The calls of [`hydrate_posts`].
+/// Returns posts as the viewer sees them, without those of authors who are deleted or hidden from
+/// the viewer, unless the viewer requested that author's posts. The calls of [`hydrate_posts`].
 pub(crate) async fn viewed_posts(
     gateway: &Gateway,
     context: ViewContext<'_>,
@@ -117,7 +117,7 @@ pub(crate) async fn viewed_posts(
 }
 
 impl HydratedPosts {
-    /// Returns a post with its author and root; `None` if its author is gone.
+    /// Returns a post with its author and root; `None` if its author is deleted.
     pub(crate) fn view(&self, mut post: Post) -> Option<ViewedPost> {
         let author = self.authors.author(post.author_id)?;
         let (root_state, root) = match post.root.take() {
@@ -137,7 +137,7 @@ impl HydratedPosts {
         })
     }
 
-    /// Returns a root, unless its author is gone or hidden from the viewer.
+    /// Returns a root, unless its author is deleted or hidden from the viewer.
     fn root(&self, root: Post) -> (RootState, Option<ViewedPost>) {
         if !self.authors.exists(root.author_id) {
             return (RootState::Deleted, None);

@@ -1,7 +1,7 @@
 //! ViewPost, ViewLikers, ViewComments, ViewReposts: a post and the lists that belong to it.
 //!
-//! A viewer whom the post's author blocks sees none of them. If the author's account is gone, the
-//! post and its lists are gone, too.
+//! A viewer whom the post's author blocks sees none of them. If the author's account is deleted,
+//! the post and its lists are deleted, too.
 
 use microblog_domain::{FieldErrors, Invalid, PostId};
 use microblog_proto::{

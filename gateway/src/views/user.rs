@@ -19,7 +19,7 @@ use crate::{
 /// How many followers that the viewer follows are shown with an account.
 const FOLLOWED_BY: usize = 3;
 
-/// How many of these followers are read, since some may be gone or hidden from the viewer.
+/// How many of these followers are read, since some may be deleted or hidden from the viewer.
 const FOLLOWED_BY_READ: i32 = 6;
 
 /// Shows an account. Up to 9 calls, 3 without a token: by id, user.Authenticate ∥ user.GetUser ∥

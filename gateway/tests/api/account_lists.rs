@@ -1,4 +1,4 @@
-//! Lists of accounts as each viewer sees them: past blocks, in an order, and with a filter.
+//! Lists of accounts as each viewer sees them: blocks, orders and a filter.
 
 use microblog_proto::{
     gateway::{self, ListedUser},
@@ -8,8 +8,8 @@ use microblog_testkit::Topology;
 use tonic::Request;
 
 use crate::{
-    acts::{asks, next_millisecond},
-    refused::{BLOCKED_BY_TARGET, Refusal, assert_refused, invalid},
+    actions::{next_millisecond, request_as},
+    errors::{BLOCKED_BY_TARGET, Expected, assert_error, invalid},
     system::{Flags, Jobs, Member, System, by_id, by_name, ids, names},
 };
 
@@ -24,7 +24,7 @@ macro_rules! lists_of {
     }};
 }
 
-/// Makes follows one after the other, so that their order is certain.
+/// Creates follows in sequence, so that their order is known.
 async fn follow_in_order(system: &System, follows: impl IntoIterator<Item = (u64, u64)>) {
     for follow in follows {
         next_millisecond().await;
@@ -32,14 +32,14 @@ async fn follow_in_order(system: &System, follows: impl IntoIterator<Item = (u64
     }
 }
 
-/// Returns how an entry's account and the viewer stand to each other: blocking, blocked by, muting.
+/// Returns the flags of an entry: blocking, blocked by, muting.
 fn flags(listed: &ListedUser) -> [bool; 3] {
     [listed.blocking, listed.blocked_by, listed.muting]
 }
 
-/// A star with six mutuals who like its post; of the newest ones, the viewer blocks one, is blocked
-/// by one, and mutes one.
-struct Scene {
+/// A star with six mutuals who like its post. Of the newest, the viewer blocks one, one blocks the
+/// viewer, and the viewer mutes one.
+struct Fixture {
     system: System,
     star: Member,
     post_id: u64,
@@ -48,7 +48,7 @@ struct Scene {
     blocker: Member,
 }
 
-impl Scene {
+impl Fixture {
     async fn set(topology: Topology) -> Self {
         let system = System::start_on(topology, Jobs::Rest, Flags::default()).await;
         let star = system.join("star").await;
@@ -71,7 +71,7 @@ impl Scene {
         Self { system, star, post_id, viewer, blocked, blocker }
     }
 
-    /// Returns each list around the star, read to its end in pages of two.
+    /// Returns each list of the star, read to the end in pages of two.
     async fn read(&self, viewer: Option<&Member>) -> Vec<(&'static str, Vec<ListedUser>)> {
         let mut lists = Vec::new();
         macro_rules! read {
@@ -84,7 +84,7 @@ impl Scene {
                         page_token: token,
                         ..Default::default()
                     };
-                    let page = self.system.gateway().$method(asks(viewer, request)).await;
+                    let page = self.system.gateway().$method(request_as(viewer, request)).await;
                     let page = page.expect(stringify!($method)).into_inner();
                     let is_last = page.next_page_token.is_empty();
                     assert!(is_last || page.users.len() == 2, "a page is short only at the end");
@@ -109,20 +109,20 @@ impl Scene {
 }
 
 async fn block_hides(topology: Topology) {
-    let scene = Scene::set(topology).await;
-    for (list, users) in scene.read(Some(&scene.viewer)).await {
+    let fixture = Fixture::set(topology).await;
+    for (list, users) in fixture.read(Some(&fixture.viewer)).await {
         assert_eq!(names(&users), ["muted", "c", "b", "a"], "{list}");
         assert_eq!(flags(&users[0]), [false, false, true], "{list}");
         assert!(users[1..].iter().all(|user| flags(user) == [false; 3]), "{list}");
     }
-    for other in [&scene.blocked, &scene.blocker] {
-        scene.system.follows([(scene.viewer.id, scene.star.id)]).await;
-        let followers = scene.system.followers(Some(other), scene.star.id, 0, "").await.users;
+    for other in [&fixture.blocked, &fixture.blocker] {
+        fixture.system.follows([(fixture.viewer.id, fixture.star.id)]).await;
+        let followers = fixture.system.followers(Some(other), fixture.star.id, 0, "").await.users;
         assert!(!names(&followers).contains(&"viewer"), "{:?}", names(&followers));
-        let request = gateway::UnfollowRequest { user: by_id(scene.star.id) };
-        scene.system.gateway().unfollow(scene.viewer.asks(request)).await.unwrap();
+        let request = gateway::UnfollowRequest { user: by_id(fixture.star.id) };
+        fixture.system.gateway().unfollow(fixture.viewer.request(request)).await.unwrap();
     }
-    for (list, users) in scene.read(None).await {
+    for (list, users) in fixture.read(None).await {
         assert_eq!(names(&users), ["blocked", "blocker", "muted", "c", "b", "a"], "{list}");
         assert!(users.iter().all(|user| flags(user) == [false; 3]), "{list}");
         assert!(users.iter().all(|user| user.relation() == RelationState::None), "{list}");
@@ -130,26 +130,26 @@ async fn block_hides(topology: Topology) {
 }
 
 #[tokio::test]
-async fn whom_a_block_hides_is_on_no_list_for_the_other() {
+async fn a_block_hides_accounts_in_all_lists() {
     block_hides(Topology::Single).await;
 }
 
 #[tokio::test]
-async fn whom_a_block_hides_is_on_no_list_for_the_other_on_a_cluster() {
+async fn a_block_hides_accounts_in_all_lists_on_a_cluster() {
     block_hides(Topology::Cluster).await;
 }
 
 #[tokio::test]
-async fn whom_the_owner_blocks_can_page_none_of_their_lists() {
-    let scene = Scene::set(Topology::Single).await;
-    let (system, star, viewer) = (&scene.system, &scene.star, &scene.viewer);
+async fn an_account_blocked_by_the_owner_cannot_page_the_owners_lists() {
+    let fixture = Fixture::set(Topology::Single).await;
+    let (system, star, viewer) = (&fixture.system, &fixture.star, &fixture.viewer);
     let other = system.join("other").await;
     let empty = system.join("empty").await;
     let fan = by_name("a");
     let request = gateway::FollowRequest { user: fan };
-    system.gateway().follow(viewer.asks(request)).await.unwrap();
+    system.gateway().follow(viewer.request(request)).await.unwrap();
     let second = system.followers(Some(viewer), star.id, 2, "").await.next_page_token;
-    let liked = system.likers(Some(viewer), scene.post_id, 2, "").await.next_page_token;
+    let liked = system.likers(Some(viewer), fixture.post_id, 2, "").await.next_page_token;
     system.block(star, viewer).await;
     system.block(&empty, viewer).await;
     system.block(&other, star).await;
@@ -158,27 +158,27 @@ async fn whom_the_owner_blocks_can_page_none_of_their_lists() {
         macro_rules! check {
             ($method:ident, $request:ident) => {
                 let request = gateway::$request { user: user.clone(), ..Default::default() };
-                let answer = system.gateway().$method(viewer.asks(request)).await;
-                assert_refused(stringify!($method), answer, BLOCKED_BY_TARGET);
+                let answer = system.gateway().$method(viewer.request(request)).await;
+                assert_error(stringify!($method), answer, BLOCKED_BY_TARGET);
             };
         }
         lists_of!(check);
     }
     let (user, page_token) = (by_id(star.id), second);
     let request = gateway::ViewFollowersRequest { user, page_token, ..Default::default() };
-    let answer = system.gateway().view_followers(viewer.asks(request)).await;
-    assert_refused("the second page", answer, BLOCKED_BY_TARGET);
-    let (post_id, page_token) = (scene.post_id, liked);
+    let answer = system.gateway().view_followers(viewer.request(request)).await;
+    assert_error("the second page", answer, BLOCKED_BY_TARGET);
+    let (post_id, page_token) = (fixture.post_id, liked);
     let request = gateway::ViewLikersRequest { post_id, page_token, ..Default::default() };
-    let answer = system.gateway().view_likers(viewer.asks(request)).await;
-    assert_refused("the second page of likers", answer, BLOCKED_BY_TARGET);
+    let answer = system.gateway().view_likers(viewer.request(request)).await;
+    assert_error("the second page of likers", answer, BLOCKED_BY_TARGET);
 
-    // Who blocks the owner may look, as may anybody without a token, and the owner.
+    // Allowed: viewers who block the owner, anonymous viewers, and the owner.
     for viewer in [&other, star] {
         macro_rules! check {
             ($method:ident, $request:ident) => {
                 let request = gateway::$request { user: by_id(star.id), ..Default::default() };
-                system.gateway().$method(viewer.asks(request)).await.expect(stringify!($method));
+                system.gateway().$method(viewer.request(request)).await.expect(stringify!($method));
             };
         }
         lists_of!(check);
@@ -187,7 +187,7 @@ async fn whom_the_owner_blocks_can_page_none_of_their_lists() {
 }
 
 #[tokio::test]
-async fn ones_own_blocks_and_mutes_are_shown_whole() {
+async fn the_viewers_blocks_and_mutes_are_complete() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
@@ -197,19 +197,23 @@ async fn ones_own_blocks_and_mutes_are_shown_whole() {
     system.block(&bob, &ann).await;
     system.mute(&ann, &cleo).await;
 
-    let request = ann.asks(gateway::ViewBlocksRequest::default());
+    let request = ann.request(gateway::ViewBlocksRequest::default());
     let blocks = system.gateway().view_blocks(request).await.unwrap().into_inner().users;
     assert_eq!(names(&blocks), ["bob"]);
     assert_eq!(flags(&blocks[0]), [true; 3]);
-    let request = ann.asks(gateway::ViewMutesRequest::default());
+    let request = ann.request(gateway::ViewMutesRequest::default());
     let mutes = system.gateway().view_mutes(request).await.unwrap().into_inner().users;
     assert_eq!(names(&mutes), ["cleo", "bob"]);
     assert_eq!(mutes.iter().map(flags).collect::<Vec<_>>(), [[false, false, true], [true; 3]]);
 }
 
-async fn see(system: &System, viewer: Option<&Member>, target: u64) -> gateway::ViewUserResponse {
+async fn view_user(
+    system: &System,
+    viewer: Option<&Member>,
+    target: u64,
+) -> gateway::ViewUserResponse {
     let request = gateway::ViewUserRequest { user: by_id(target) };
-    system.gateway().view_user(asks(viewer, request)).await.unwrap().into_inner()
+    system.gateway().view_user(request_as(viewer, request)).await.unwrap().into_inner()
 }
 
 fn followed_by(view: &gateway::ViewUserResponse) -> (Vec<&str>, u64) {
@@ -217,7 +221,7 @@ fn followed_by(view: &gateway::ViewUserResponse) -> (Vec<&str>, u64) {
     (names, view.followed_by_count)
 }
 
-async fn followers_i_follow_are_told(topology: Topology) {
+async fn followers_i_follow_are_listed(topology: Topology) {
     let system = System::start_on(topology, Jobs::Rest, Flags::default()).await;
     let star = system.join("star").await;
     let viewer = system.join("viewer").await;
@@ -225,53 +229,53 @@ async fn followers_i_follow_are_told(topology: Topology) {
     for name in ["fan0", "fan1", "fan2", "fan3", "fan4", "fan5"] {
         fans.push(system.join(name).await);
     }
-    assert_eq!(followed_by(&see(&system, Some(&viewer), star.id).await), (vec![], 0));
-    // The viewer follows them in another order than the one in which they follow the star, and
-    // others besides; so do others follow the star.
+    assert_eq!(followed_by(&view_user(&system, Some(&viewer), star.id).await), (vec![], 0));
+    // The viewer followed them in another order than they followed the star. Both lists have
+    // further accounts.
     follow_in_order(&system, fans.iter().rev().map(|fan| (viewer.id, fan.id))).await;
     follow_in_order(&system, fans.iter().map(|fan| (fan.id, star.id))).await;
     let newest = ["fan5", "fan4", "fan3"];
     for strangers in [0, 1, 2] {
-        // First the lists are equally long, then the star's is longer, then the viewer's.
+        // The lists are equally long, then the star's is longer, then the viewer's.
         let crowd = system.crowd(&format!("stranger{strangers}_"), 20 * strangers).await;
         match strangers {
             1 => system.follows(crowd.iter().map(|&one| (one, star.id))).await,
             _ => system.follows(crowd.iter().map(|&one| (viewer.id, one))).await,
         }
-        let view = see(&system, Some(&viewer), star.id).await;
+        let view = view_user(&system, Some(&viewer), star.id).await;
         assert_eq!(followed_by(&view), (newest.to_vec(), 6), "{strangers}");
     }
     let request = gateway::ViewUserRequest { user: by_name("star") };
-    let named = system.gateway().view_user(viewer.asks(request)).await.unwrap().into_inner();
-    assert_eq!(named, see(&system, Some(&viewer), star.id).await);
+    let named = system.gateway().view_user(viewer.request(request)).await.unwrap().into_inner();
+    assert_eq!(named, view_user(&system, Some(&viewer), star.id).await);
 
-    // Whom the viewer mutes is counted, and not shown.
+    // Muted accounts are counted, and not shown.
     system.mute(&viewer, &fans[4]).await;
-    let view = see(&system, Some(&viewer), star.id).await;
+    let view = view_user(&system, Some(&viewer), star.id).await;
     assert_eq!(followed_by(&view), (vec!["fan5", "fan3", "fan2"], 6));
     system.block(&fans[5], &viewer).await;
-    let view = see(&system, Some(&viewer), star.id).await;
+    let view = view_user(&system, Some(&viewer), star.id).await;
     assert_eq!(followed_by(&view), (vec!["fan3", "fan2", "fan1"], 5));
 
-    assert_eq!(followed_by(&see(&system, None, star.id).await), (vec![], 0));
+    assert_eq!(followed_by(&view_user(&system, None, star.id).await), (vec![], 0));
     system.follows([(fans[0].id, viewer.id)]).await;
-    assert_eq!(followed_by(&see(&system, Some(&viewer), viewer.id).await), (vec![], 0));
+    assert_eq!(followed_by(&view_user(&system, Some(&viewer), viewer.id).await), (vec![], 0));
     system.block(&star, &viewer).await;
-    assert_eq!(followed_by(&see(&system, Some(&viewer), star.id).await), (vec![], 0));
+    assert_eq!(followed_by(&view_user(&system, Some(&viewer), star.id).await), (vec![], 0));
 }
 
 #[tokio::test]
-async fn an_account_is_shown_with_those_of_its_followers_whom_the_viewer_follows() {
-    followers_i_follow_are_told(Topology::Single).await;
+async fn a_profile_has_the_followers_whom_the_viewer_follows() {
+    followers_i_follow_are_listed(Topology::Single).await;
 }
 
 #[tokio::test]
-async fn an_account_is_shown_with_those_of_its_followers_whom_the_viewer_follows_on_a_cluster() {
-    followers_i_follow_are_told(Topology::Cluster).await;
+async fn a_profile_has_the_followers_whom_the_viewer_follows_on_a_cluster() {
+    followers_i_follow_are_listed(Topology::Cluster).await;
 }
 
 #[tokio::test]
-async fn a_look_at_an_account_costs_two_calls_more_where_there_is_somebody_to_name() {
+async fn followers_i_follow_cost_view_user_two_more_calls() {
     let system = System::start_on(Topology::Single, Jobs::Rest, Flags::default()).await;
     let star = system.join("star").await;
     let viewer = system.join("viewer").await;
@@ -291,17 +295,17 @@ async fn a_look_at_an_account_costs_two_calls_more_where_there_is_somebody_to_na
     let mut with_names = of_viewer.to_vec();
     with_names.extend(["relation.BatchGetRelations", "user.BatchGetUsers"]);
     with_names.sort_unstable();
-    system.tap.calls();
-    see(&system, None, star.id).await;
-    assert_eq!(system.tap.calls(), of_anybody);
-    see(&system, Some(&viewer), star.id).await;
-    assert_eq!(system.tap.calls(), of_viewer);
-    see(&system, Some(&viewer), viewer.id).await;
-    assert_eq!(system.tap.calls(), of_self);
+    system.interceptor.calls();
+    view_user(&system, None, star.id).await;
+    assert_eq!(system.interceptor.calls(), of_anybody);
+    view_user(&system, Some(&viewer), star.id).await;
+    assert_eq!(system.interceptor.calls(), of_viewer);
+    view_user(&system, Some(&viewer), viewer.id).await;
+    assert_eq!(system.interceptor.calls(), of_self);
     system.follows([(viewer.id, fan.id), (fan.id, star.id)]).await;
-    system.tap.calls();
-    see(&system, Some(&viewer), star.id).await;
-    assert_eq!(system.tap.calls(), with_names);
+    system.interceptor.calls();
+    view_user(&system, Some(&viewer), star.id).await;
+    assert_eq!(system.interceptor.calls(), with_names);
 }
 
 fn not_followed_back(user: Option<gateway::UserRef>) -> gateway::ViewFollowersRequest {
@@ -309,8 +313,8 @@ fn not_followed_back(user: Option<gateway::UserRef>) -> gateway::ViewFollowersRe
 }
 
 #[tokio::test]
-async fn followers_who_are_not_followed_back_are_listed_to_the_account_itself() {
-    const ONLY_OWN: Refusal<'_> = invalid(&["not_followed_back"]);
+async fn followers_not_followed_back_are_listed_for_the_own_account() {
+    const ONLY_OWN: Expected<'_> = invalid(&["not_followed_back"]);
     let system = System::start().await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
@@ -326,7 +330,7 @@ async fn followers_who_are_not_followed_back_are_listed_to_the_account_itself() 
         let mut request = gateway::ViewFollowersRequest { page_size: 9, ..not_followed_back(user) };
         let mut seen = Vec::new();
         loop {
-            let page = system.gateway().view_followers(ann.asks(request.clone())).await.unwrap();
+            let page = system.gateway().view_followers(ann.request(request.clone())).await.unwrap();
             let page = page.into_inner();
             assert!(page.users.iter().all(|user| user.relation() == RelationState::Follower));
             seen.extend(ids(&page.users));
@@ -341,15 +345,15 @@ async fn followers_who_are_not_followed_back_are_listed_to_the_account_itself() 
 
     for user in [by_id(ann.id), by_name("ann")] {
         let request = || not_followed_back(user.clone());
-        let answer = system.gateway().view_followers(bob.asks(request())).await;
-        assert_refused("another's list", answer, ONLY_OWN);
+        let answer = system.gateway().view_followers(bob.request(request())).await;
+        assert_error("another's list", answer, ONLY_OWN);
         let answer = system.gateway().view_followers(Request::new(request())).await;
-        assert_refused("without a token", answer, ONLY_OWN);
+        assert_error("without a token", answer, ONLY_OWN);
     }
 }
 
 #[tokio::test]
-async fn followings_are_listed_in_either_order() {
+async fn following_is_listed_in_either_order() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
@@ -371,7 +375,7 @@ async fn followings_are_listed_in_either_order() {
         let mut request = request;
         let mut seen = Vec::new();
         loop {
-            let request_now = asks(viewer, request.clone());
+            let request_now = request_as(viewer, request.clone());
             let page = system.gateway().view_following(request_now).await.unwrap().into_inner();
             seen.extend(ids(&page.users));
             request.page_token = page.next_page_token;
@@ -383,5 +387,5 @@ async fn followings_are_listed_in_either_order() {
     }
     let request = gateway::ViewFollowingRequest { order: 7, page_size: -1, ..Default::default() };
     let answer = system.gateway().view_following(request).await;
-    assert_refused("all that is wrong", answer, invalid(&["user", "order", "page_size"]));
+    assert_error("all that is wrong", answer, invalid(&["user", "order", "page_size"]));
 }

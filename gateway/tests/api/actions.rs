@@ -1,4 +1,4 @@
-//! What people do with posts, where nothing keeps them from it.
+//! Successful calls on posts.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use uuid::Uuid;
 
 use crate::system::{Member, System, by_id};
 
-/// Returns a request of somebody's or nobody's.
-pub(crate) fn asks<T>(viewer: Option<&Member>, message: T) -> Request<T> {
+/// Returns a request with the viewer's token, or an anonymous one.
+pub(crate) fn request_as<T>(viewer: Option<&Member>, message: T) -> Request<T> {
     match viewer {
-        Some(viewer) => viewer.asks(message),
+        Some(viewer) => viewer.request(message),
         None => Request::new(message),
     }
 }
@@ -23,8 +23,8 @@ pub(crate) fn request_id() -> String {
     Uuid::new_v4().to_string()
 }
 
-/// Returns when the millisecond of the last act is over: likes and reposts of different accounts
-/// within one have no certain order.
+/// Returns when the current millisecond is over: likes and reposts of different accounts within one
+/// have no particular order.
 pub(crate) async fn next_millisecond() {
     tokio::time::sleep(Duration::from_millis(2)).await;
 }
@@ -32,7 +32,7 @@ pub(crate) async fn next_millisecond() {
 impl System {
     pub(crate) async fn publish(&self, author: &Member, text: &str) -> Post {
         let request = gateway::PublishRequest { request_id: request_id(), text: text.to_owned() };
-        let response = self.gateway().publish(author.asks(request)).await.unwrap();
+        let response = self.gateway().publish(author.request(request)).await.unwrap();
         response.into_inner().post.unwrap()
     }
 
@@ -40,36 +40,36 @@ impl System {
         next_millisecond().await;
         let text = text.to_owned();
         let request = gateway::RepostRequest { request_id: request_id(), post_id, text };
-        let response = self.gateway().repost(author.asks(request)).await.unwrap();
+        let response = self.gateway().repost(author.request(request)).await.unwrap();
         response.into_inner().post.unwrap()
     }
 
     pub(crate) async fn delete_post(&self, author: &Member, post_id: u64) {
         let request = gateway::DeletePostRequest { post_id };
-        self.gateway().delete_post(author.asks(request)).await.unwrap();
+        self.gateway().delete_post(author.request(request)).await.unwrap();
     }
 
     pub(crate) async fn like(&self, viewer: &Member, post_id: u64) -> u64 {
         next_millisecond().await;
-        let request = viewer.asks(gateway::LikeRequest { post_id });
+        let request = viewer.request(gateway::LikeRequest { post_id });
         self.gateway().like(request).await.unwrap().into_inner().likes
     }
 
-    /// Takes a like back, and returns what the answer tells.
+    /// Removes a like, and returns the response as text.
     pub(crate) async fn unlike(&self, viewer: &Member, post_id: u64) -> String {
-        let request = viewer.asks(gateway::UnlikeRequest { post_id });
+        let request = viewer.request(gateway::UnlikeRequest { post_id });
         format!("{:?}", self.gateway().unlike(request).await.unwrap().into_inner())
     }
 
     pub(crate) async fn comment(&self, author: &Member, post_id: u64, text: &str) -> Comment {
         let (request_id, text) = (request_id(), text.to_owned());
         let request = gateway::CommentRequest { request_id, post_id, text, in_reply_to_id: 0 };
-        let response = self.gateway().comment(author.asks(request)).await.unwrap();
+        let response = self.gateway().comment(author.request(request)).await.unwrap();
         response.into_inner().comment.unwrap()
     }
 
     pub(crate) async fn view(&self, viewer: Option<&Member>, post_id: u64) -> ViewedPost {
-        let request = asks(viewer, gateway::ViewPostRequest { post_id });
+        let request = request_as(viewer, gateway::ViewPostRequest { post_id });
         self.gateway().view_post(request).await.unwrap().into_inner().post.unwrap()
     }
 
@@ -82,7 +82,7 @@ impl System {
     ) -> gateway::ViewCommentsResponse {
         let page_token = page_token.to_owned();
         let request = gateway::ViewCommentsRequest { post_id, order: 0, page_size, page_token };
-        self.gateway().view_comments(asks(viewer, request)).await.unwrap().into_inner()
+        self.gateway().view_comments(request_as(viewer, request)).await.unwrap().into_inner()
     }
 
     pub(crate) async fn reposts(
@@ -94,7 +94,7 @@ impl System {
     ) -> gateway::ViewRepostsResponse {
         let page_token = page_token.to_owned();
         let request = gateway::ViewRepostsRequest { post_id, page_size, page_token };
-        self.gateway().view_reposts(asks(viewer, request)).await.unwrap().into_inner()
+        self.gateway().view_reposts(request_as(viewer, request)).await.unwrap().into_inner()
     }
 
     pub(crate) async fn likers(
@@ -106,26 +106,26 @@ impl System {
     ) -> gateway::ViewLikersResponse {
         let page_token = page_token.to_owned();
         let request = gateway::ViewLikersRequest { post_id, page_size, page_token };
-        self.gateway().view_likers(asks(viewer, request)).await.unwrap().into_inner()
+        self.gateway().view_likers(request_as(viewer, request)).await.unwrap().into_inner()
     }
 
     pub(crate) async fn block(&self, viewer: &Member, target: &Member) {
-        let request = viewer.asks(gateway::BlockRequest { user: by_id(target.id) });
+        let request = viewer.request(gateway::BlockRequest { user: by_id(target.id) });
         self.gateway().block(request).await.unwrap();
     }
 
     pub(crate) async fn mute(&self, viewer: &Member, target: &Member) {
-        let request = viewer.asks(gateway::MuteRequest { user: by_id(target.id) });
+        let request = viewer.request(gateway::MuteRequest { user: by_id(target.id) });
         self.gateway().mute(request).await.unwrap();
     }
 }
 
-/// Returns the texts of the comments on a page, in its order.
+/// Returns the texts of the comments on a page, in order.
 pub(crate) fn comment_texts(page: &gateway::ViewCommentsResponse) -> Vec<&str> {
     page.comments.iter().map(|viewed| viewed.comment.as_ref().unwrap().text.as_str()).collect()
 }
 
-/// Returns the texts of the posts on a page, in its order.
+/// Returns the texts of the posts on a page, in order.
 pub(crate) fn post_texts(page: &gateway::ViewRepostsResponse) -> Vec<&str> {
     page.posts.iter().map(|viewed| viewed.post.as_ref().unwrap().text.as_str()).collect()
 }

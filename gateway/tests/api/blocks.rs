@@ -1,15 +1,15 @@
-//! Blocks, both ways, and what they keep a viewer from.
+//! Effects of blocks, in both directions.
 
 use microblog_proto::{gateway, user};
 use microblog_testkit::Topology;
 
 use crate::{
-    acts::request_id,
-    refused::{BLOCKED_BY_TARGET, COMMENT_NOT_FOUND, TARGET_BLOCKED, assert_refused, invalid},
+    actions::request_id,
+    errors::{BLOCKED_BY_TARGET, COMMENT_NOT_FOUND, TARGET_BLOCKED, assert_error, invalid},
     system::{Flags, Jobs, Member, PASSWORD, System, by_id},
 };
 
-/// Expands to a check for each call that acts on a post, or shows what is under it.
+/// Expands to a check for each call that acts on a post or shows its lists.
 macro_rules! calls {
     ($check:ident, $post_id:expr) => {{
         let (post_id, text) = ($post_id, "to be or not".to_owned());
@@ -19,27 +19,27 @@ macro_rules! calls {
         let (request_id, text) = (request_id(), "to be or not".to_owned());
         let request = gateway::CommentRequest { request_id, post_id, text, in_reply_to_id: 0 };
         $check!(acts, comment, request);
-        $check!(looks, view_post, gateway::ViewPostRequest { post_id });
-        $check!(looks, view_likers, gateway::ViewLikersRequest { post_id, ..Default::default() });
+        $check!(reads, view_post, gateway::ViewPostRequest { post_id });
+        $check!(reads, view_likers, gateway::ViewLikersRequest { post_id, ..Default::default() });
         let request = gateway::ViewCommentsRequest { post_id, ..Default::default() };
-        $check!(looks, view_comments, request);
+        $check!(reads, view_comments, request);
         let request = gateway::ViewRepostsRequest { post_id, ..Default::default() };
-        $check!(looks, view_reposts, request);
+        $check!(reads, view_reposts, request);
     }};
 }
 
-/// Does everything to a post, and expects nothing to be refused.
+/// Makes all calls on a post, which must succeed.
 async fn assert_free(system: &System, viewer: &Member, post_id: u64) {
     macro_rules! check {
         ($kind:ident, $method:ident, $request:expr) => {
-            system.gateway().$method(viewer.asks($request)).await.expect(stringify!($method));
+            system.gateway().$method(viewer.request($request)).await.expect(stringify!($method));
         };
     }
     calls!(check, post_id);
 }
 
 #[tokio::test]
-async fn whom_the_author_blocks_can_neither_see_nor_touch_a_post() {
+async fn an_account_blocked_by_the_author_can_neither_view_nor_change_a_post() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
@@ -48,28 +48,28 @@ async fn whom_the_author_blocks_can_neither_see_nor_touch_a_post() {
     system.block(&ann, &bob).await;
     macro_rules! check {
         ($kind:ident, $method:ident, $request:expr) => {
-            let answer = system.gateway().$method(bob.asks($request)).await;
-            assert_refused(stringify!($method), answer, BLOCKED_BY_TARGET);
+            let answer = system.gateway().$method(bob.request($request)).await;
+            assert_error(stringify!($method), answer, BLOCKED_BY_TARGET);
         };
     }
     calls!(check, post_id);
 
-    // What was done before can be taken back, and without a session anybody sees it.
+    // Earlier actions can be undone, and anonymous viewers see the post.
     system.unlike(&bob, post_id).await;
     assert!(system.likers(None, post_id, 0, "").await.users.is_empty());
     let comments = system.comments(None, post_id, 0, "").await.comments;
     let comment_id = comments[0].comment.as_ref().unwrap().id;
-    let request = bob.asks(gateway::DeleteCommentRequest { post_id, comment_id });
+    let request = bob.request(gateway::DeleteCommentRequest { post_id, comment_id });
     system.gateway().delete_comment(request).await.unwrap();
     system.view(None, post_id).await;
 
-    let request = ann.asks(gateway::UnblockRequest { user: by_id(bob.id) });
+    let request = ann.request(gateway::UnblockRequest { user: by_id(bob.id) });
     system.gateway().unblock(request).await.unwrap();
     assert_free(&system, &bob, post_id).await;
 }
 
 #[tokio::test]
-async fn who_blocks_the_author_can_look_but_not_touch() {
+async fn a_viewer_who_blocks_the_author_can_view_but_not_change_a_post() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
@@ -77,23 +77,23 @@ async fn who_blocks_the_author_can_look_but_not_touch() {
     system.block(&bob, &ann).await;
     macro_rules! check {
         (acts, $method:ident, $request:expr) => {
-            let answer = system.gateway().$method(bob.asks($request)).await;
-            assert_refused(stringify!($method), answer, TARGET_BLOCKED);
+            let answer = system.gateway().$method(bob.request($request)).await;
+            assert_error(stringify!($method), answer, TARGET_BLOCKED);
         };
-        (looks, $method:ident, $request:expr) => {
-            system.gateway().$method(bob.asks($request)).await.expect(stringify!($method));
+        (reads, $method:ident, $request:expr) => {
+            system.gateway().$method(bob.request($request)).await.expect(stringify!($method));
         };
     }
     calls!(check, post_id);
 
-    // The other one's block counts more.
+    // The author's block takes precedence.
     system.block(&ann, &bob).await;
-    let answer = system.gateway().like(bob.asks(gateway::LikeRequest { post_id })).await;
-    assert_refused("both", answer, BLOCKED_BY_TARGET);
+    let answer = system.gateway().like(bob.request(gateway::LikeRequest { post_id })).await;
+    assert_error("both", answer, BLOCKED_BY_TARGET);
 }
 
 #[tokio::test]
-async fn a_block_with_the_roots_author_forbids_to_repost_and_nothing_else() {
+async fn a_block_with_the_roots_author_rejects_only_reposts() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
@@ -106,8 +106,8 @@ async fn a_block_with_the_roots_author_forbids_to_repost_and_nothing_else() {
     for (viewer, expected) in [(&blocked, BLOCKED_BY_TARGET), (&blocker, TARGET_BLOCKED)] {
         let (request_id, text) = (request_id(), String::new());
         let request = gateway::RepostRequest { request_id, post_id, text };
-        let answer = system.gateway().repost(viewer.asks(request)).await;
-        assert_refused("the root's author", answer, expected);
+        let answer = system.gateway().repost(viewer.request(request)).await;
+        assert_error("the root's author", answer, expected);
         system.like(viewer, post_id).await;
         system.comment(viewer, post_id, "of the repost").await;
         assert_eq!(system.comments(Some(&bob), post_id, 0, "").await.comments.len(), 1);
@@ -115,19 +115,19 @@ async fn a_block_with_the_roots_author_forbids_to_repost_and_nothing_else() {
         system.unlike(viewer, post_id).await;
         let comments = system.comments(Some(&bob), post_id, 0, "").await.comments;
         let comment_id = comments[0].comment.as_ref().unwrap().id;
-        let request = bob.asks(gateway::DeleteCommentRequest { post_id, comment_id });
+        let request = bob.request(gateway::DeleteCommentRequest { post_id, comment_id });
         system.gateway().delete_comment(request).await.unwrap();
     }
-    // The repost's own author counts as well.
+    // A block with the repost's author applies, too.
     system.block(&bob, &ann).await;
     let (request_id, text) = (request_id(), String::new());
     let request = gateway::RepostRequest { request_id, post_id, text };
-    let answer = system.gateway().repost(ann.asks(request)).await;
-    assert_refused("the repost's author", answer, BLOCKED_BY_TARGET);
+    let answer = system.gateway().repost(ann.request(request)).await;
+    assert_error("the repost's author", answer, BLOCKED_BY_TARGET);
 }
 
 #[tokio::test]
-async fn who_takes_a_like_back_is_told_nothing_of_the_post() {
+async fn unlike_returns_nothing_about_the_post() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let fan = system.join("fan").await;
@@ -140,13 +140,13 @@ async fn who_takes_a_like_back_is_told_nothing_of_the_post() {
     system.block(&ann, &blocked).await;
     for viewer in [&blocked, &stranger, &fan] {
         let answer = system.unlike(viewer, post_id).await;
-        assert_eq!(answer, none, "the same, whoever likes it");
+        assert_eq!(answer, none, "the same for every number of likes");
     }
     assert_eq!(system.likers(None, post_id, 0, "").await.users.len(), 1);
 }
 
 #[tokio::test]
-async fn nobody_is_kept_from_what_is_their_own() {
+async fn own_posts_are_always_accessible() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let post_id = system.publish(&ann, "hello").await.id;
@@ -157,7 +157,7 @@ async fn nobody_is_kept_from_what_is_their_own() {
 }
 
 #[tokio::test]
-async fn nobody_answers_the_comment_of_somebody_past_a_block() {
+async fn a_block_rejects_replies_to_a_comment() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
@@ -171,39 +171,39 @@ async fn nobody_answers_the_comment_of_somebody_past_a_block() {
         in_reply_to_id,
     };
     let before = request_id();
-    let made = system.gateway().comment(bob.asks(answer(&before, question))).await.unwrap();
+    let made = system.gateway().comment(bob.request(answer(&before, question))).await.unwrap();
     assert_eq!(made.into_inner().comment.unwrap().in_reply_to_author_id, cleo.id);
 
     system.block(&cleo, &bob).await;
     for request_id in [before.clone(), request_id()] {
-        let refused = system.gateway().comment(bob.asks(answer(&request_id, question))).await;
-        assert_refused("the commenter's block", refused, BLOCKED_BY_TARGET);
+        let rejected = system.gateway().comment(bob.request(answer(&request_id, question))).await;
+        assert_error("the commenter's block", rejected, BLOCKED_BY_TARGET);
         let own = answer(&request_id, question);
-        let refused = system.gateway().comment(cleo.asks(own)).await;
-        refused.expect("an answer to a comment of one's own");
+        let rejected = system.gateway().comment(cleo.request(own)).await;
+        rejected.expect("an answer to a comment of one's own");
     }
     let bobs = system.comment(&bob, post_id, "of the post").await.id;
-    let refused = system.gateway().comment(cleo.asks(answer(&request_id(), bobs))).await;
-    assert_refused("a block of one's own", refused, TARGET_BLOCKED);
+    let rejected = system.gateway().comment(cleo.request(answer(&request_id(), bobs))).await;
+    assert_error("a block of one's own", rejected, TARGET_BLOCKED);
     assert_eq!(system.comments(None, post_id, 0, "").await.comments.len(), 5);
 
-    let request = cleo.asks(gateway::UnblockRequest { user: by_id(bob.id) });
+    let request = cleo.request(gateway::UnblockRequest { user: by_id(bob.id) });
     system.gateway().unblock(request).await.unwrap();
-    system.gateway().comment(bob.asks(answer(&request_id(), question))).await.unwrap();
+    system.gateway().comment(bob.request(answer(&request_id(), question))).await.unwrap();
 
-    // A repeated request is answered although the comment that it answers is deleted.
-    let request = cleo.asks(gateway::DeleteCommentRequest { post_id, comment_id: question });
+    // A retry succeeds although the comment that it replies to is deleted.
+    let request = cleo.request(gateway::DeleteCommentRequest { post_id, comment_id: question });
     system.gateway().delete_comment(request).await.unwrap();
-    system.gateway().comment(bob.asks(answer(&before, question))).await.unwrap();
-    let refused = system.gateway().comment(bob.asks(answer(&request_id(), question))).await;
-    assert_refused("a deleted comment", refused, COMMENT_NOT_FOUND);
-    let refused = system.gateway().comment(bob.asks(answer(&request_id(), u64::MAX))).await;
-    assert_refused("no comment's id", refused, invalid(&["in_reply_to_id"]));
+    system.gateway().comment(bob.request(answer(&before, question))).await.unwrap();
+    let rejected = system.gateway().comment(bob.request(answer(&request_id(), question))).await;
+    assert_error("a deleted comment", rejected, COMMENT_NOT_FOUND);
+    let rejected = system.gateway().comment(bob.request(answer(&request_id(), u64::MAX))).await;
+    assert_error("no comment's id", rejected, invalid(&["in_reply_to_id"]));
 }
 
 #[tokio::test]
-async fn nobody_answers_the_comment_of_an_account_that_is_gone() {
-    // No job: the post service does not hear of the deletion.
+async fn replies_to_a_deleted_account_are_rejected() {
+    // No background jobs, so the post service is not notified of the deletion.
     let system = System::start_on(Topology::Single, Jobs::Rest, Flags::default()).await;
     let ann = system.join("ann").await;
     let cleo = system.join("cleo").await;
@@ -213,6 +213,6 @@ async fn nobody_answers_the_comment_of_an_account_that_is_gone() {
     system.user().delete_user(request).await.unwrap();
     let (request_id, text) = (request_id(), "because".to_owned());
     let request = gateway::CommentRequest { request_id, post_id, text, in_reply_to_id };
-    let refused = system.gateway().comment(ann.asks(request)).await;
-    assert_refused("the commenter is gone", refused, COMMENT_NOT_FOUND);
+    let rejected = system.gateway().comment(ann.request(request)).await;
+    assert_error("the commenter is deleted", rejected, COMMENT_NOT_FOUND);
 }

@@ -1,4 +1,4 @@
-//! What a view costs in Redis: the same, however long the lists are.
+//! The Redis cost of a view is independent of the lengths of lists.
 
 use std::collections::HashMap;
 
@@ -6,17 +6,16 @@ use microblog_proto::post;
 use microblog_testkit::{RedisServer, Topology, redis};
 
 use crate::{
-    acts::request_id,
+    actions::request_id,
     system::{Flags, Jobs, Member, System},
 };
 
-/// What a call cost.
+/// The cost of a call.
 #[derive(Debug, PartialEq, Eq)]
 struct Cost {
-    /// How often each command ran, those inside functions too.
+    /// The number of runs of each command, including those inside functions.
     commands: HashMap<String, u64>,
-    /// How often the server read from a connection. With nothing else going on, commands that go
-    /// out together are read together.
+    /// The number of reads from sockets. On an idle system, pipelined commands are read together.
     reads: u64,
 }
 
@@ -28,11 +27,11 @@ async fn info(server: &RedisServer, section: &str, name: &str) -> u64 {
     line.unwrap().trim().parse().unwrap()
 }
 
-/// Returns what a call costs, with nothing else going on.
+/// Returns the cost of a call on an idle system.
 async fn costs(system: &System, call: impl AsyncFn()) -> Cost {
     let server = &system.store.nodes()[0];
     let mut cheapest = None;
-    // What was read in two pieces by chance is not a round trip more: the fewest count.
+    // A command may be read in two pieces, so the minimum counts.
     for _ in 0..5 {
         server.reset_commandstats().await;
         let before = server.commandstats().await;
@@ -54,7 +53,7 @@ async fn costs(system: &System, call: impl AsyncFn()) -> Cost {
     cheapest.unwrap()
 }
 
-/// Nothing is remembered of Redis, so that each page costs all of what it costs.
+/// The client-side cache is off, so that each page has its full cost.
 const FORGETFUL: Flags<'_> = Flags {
     user: &["--redis-recall-bytes", "0"],
     relation: &[],
@@ -84,7 +83,7 @@ async fn a_page_costs_the_same_in_a_list_of_100_and_in_one_of_20_000() {
     let short = costs_of_followers(&system, &viewer, few.id, "").await;
     let long = costs_of_followers(&system, &viewer, many.id, "").await;
     assert_eq!(short, long);
-    // The viewer's relations to a page: one membership question to each of the viewer's id sets.
+    // The viewer's relations to a page: one membership command for each of the viewer's id sets.
     assert_eq!(long.commands.get("smismember"), Some(&2));
 
     let next = system.followers(Some(&viewer), many.id, 50, "").await.next_page_token;
@@ -123,7 +122,7 @@ async fn a_page_of_comments_costs_the_same_under_10_and_under_2_000() {
     let short = costs(few, "").await;
     let long = costs(many, "").await;
     assert_eq!(short, long);
-    // One membership question to each of the viewer's id sets, and the name, asked for once.
+    // One membership command for each of the viewer's id sets, and one lookup of the name.
     assert_eq!(long.commands.get("smismember"), Some(&2));
     assert_eq!(long.commands.get("get"), Some(&1));
 

@@ -1,4 +1,4 @@
-//! The end of an account, and what finishes it when a gateway dies half-way.
+//! Deletion of accounts, and its completion after a gateway crash.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use microblog_testkit::{PATIENCE, Topology, eventually, free_port};
 use tonic::Code;
 
 use crate::{
-    refused::{POST_NOT_FOUND, assert_refused},
+    errors::{POST_NOT_FOUND, assert_error},
     system::{
         Flags, Jobs, Member, PASSWORD, System, by_id, by_name, config, email, gateway_service,
         registration,
@@ -33,8 +33,7 @@ async fn followers_count(system: &System, user: &Member) -> u64 {
     counts[0].followers
 }
 
-/// Returns whether the timeline service knows no post of somebody's: not even in their own home
-/// timeline.
+/// Returns whether the timeline service has no posts of an account in the account's home timeline.
 async fn is_forgotten(system: &System, user: &Member) -> bool {
     let kind = timeline::TimelineKind::Home.into();
     let request = timeline::GetTimelineRequest { user_id: user.id, kind, ..Default::default() };
@@ -42,15 +41,15 @@ async fn is_forgotten(system: &System, user: &Member) -> bool {
     response.entries.iter().all(|entry| entry.author_id != user.id)
 }
 
-/// Returns whether the post service knows no such post, whatever the gateway shows.
-async fn is_gone(system: &System, post_id: u64) -> bool {
+/// Returns whether the post service has no such post.
+async fn is_deleted(system: &System, post_id: u64) -> bool {
     let answer = system.post().get_post(post::GetPostRequest { post_id, viewer_id: 0 }).await;
     let reason = answer.err().and_then(|status| status::reason_of(&status));
     reason == Some(ErrorReason::PostNotFound)
 }
 
 #[tokio::test]
-async fn a_deleted_account_leaves_nothing_behind() {
+async fn deleting_an_account_deletes_its_data() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
@@ -61,48 +60,48 @@ async fn a_deleted_account_leaves_nothing_behind() {
     system.comment(&ann, bobs, "no").await;
 
     let wrong = gateway::DeleteAccountRequest { password: "not this one".to_owned() };
-    let refusal = system.gateway().delete_account(ann.asks(wrong)).await.unwrap_err();
-    assert_eq!(status::reason_of(&refusal), Some(ErrorReason::BadCredentials));
+    let error = system.gateway().delete_account(ann.request(wrong)).await.unwrap_err();
+    assert_eq!(status::reason_of(&error), Some(ErrorReason::BadCredentials));
     let request = gateway::DeleteAccountRequest { password: PASSWORD.to_owned() };
-    system.gateway().delete_account(ann.asks(request)).await.unwrap();
+    system.gateway().delete_account(ann.request(request)).await.unwrap();
 
     assert!(deletions(&system).await.is_empty());
-    let refusal = system.gateway().me(ann.asks(gateway::MeRequest {})).await.unwrap_err();
-    assert_eq!(status::reason_of(&refusal), Some(ErrorReason::TokenInvalid));
+    let error = system.gateway().me(ann.request(gateway::MeRequest {})).await.unwrap_err();
+    assert_eq!(status::reason_of(&error), Some(ErrorReason::TokenInvalid));
     for user in [by_id(ann.id), by_name("ann")] {
         let request = gateway::ViewUserRequest { user: user.clone() };
-        let refusal = system.gateway().view_user(request).await.unwrap_err();
-        assert_eq!(refusal.code(), Code::NotFound);
-        let request = bob.asks(gateway::FollowRequest { user });
-        let refusal = system.gateway().follow(request).await.unwrap_err();
-        assert_eq!(status::reason_of(&refusal), Some(ErrorReason::UserNotFound));
+        let error = system.gateway().view_user(request).await.unwrap_err();
+        assert_eq!(error.code(), Code::NotFound);
+        let request = bob.request(gateway::FollowRequest { user });
+        let error = system.gateway().follow(request).await.unwrap_err();
+        assert_eq!(status::reason_of(&error), Some(ErrorReason::UserNotFound));
     }
     assert!(system.followers(None, bob.id, 0, "").await.users.is_empty());
     eventually("the follows end", SOON, async || followers_count(&system, &bob).await == 0).await;
     let request = gateway::ViewPostRequest { post_id };
-    let answer = system.gateway().view_post(bob.asks(request)).await;
-    assert_refused("the post", answer, POST_NOT_FOUND);
+    let answer = system.gateway().view_post(bob.request(request)).await;
+    assert_error("the post", answer, POST_NOT_FOUND);
     assert!(system.comments(Some(&bob), bobs, 0, "").await.comments.is_empty());
     assert!(system.likers(Some(&bob), bobs, 0, "").await.users.is_empty());
-    eventually("the posts go", SOON, async || is_gone(&system, post_id).await).await;
+    eventually("the posts go", SOON, async || is_deleted(&system, post_id).await).await;
     assert!(is_forgotten(&system, &ann).await);
-    // Who is gone can still be unfollowed, and the e-mail address is free.
-    let request = bob.asks(gateway::UnfollowRequest { user: by_id(ann.id) });
+    // A deleted account can still be unfollowed, and its e-mail address is available.
+    let request = bob.request(gateway::UnfollowRequest { user: by_id(ann.id) });
     system.gateway().unfollow(request).await.unwrap();
     let back = gateway::RegisterRequest { email: email("ann"), ..registration("ann2") };
     system.gateway().register(back).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_deletion_whose_caller_hangs_up_is_done_wholly_or_not_at_all() {
-    // No relay: what is finished, the call itself has finished.
+async fn a_cancelled_deletion_is_done_completely_or_not_at_all() {
+    // No background jobs, so only the call itself can complete the deletion.
     let system = System::start_on(Topology::Single, Jobs::Rest, Flags::default()).await;
     let mut cut_short = Vec::new();
     for wait_ms in [0, 1, 2, 4, 8, 16, 32, 5_000] {
         let leaving = system.join(&format!("leaving{wait_ms}")).await;
         let request = gateway::DeleteAccountRequest { password: PASSWORD.to_owned() };
         let mut gateway = system.gateway();
-        let call = gateway.delete_account(leaving.asks(request));
+        let call = gateway.delete_account(leaving.request(request));
         let _ = tokio::time::timeout(Duration::from_millis(wait_ms), call).await;
         cut_short.push(leaving.id);
     }
@@ -116,13 +115,13 @@ async fn a_deletion_whose_caller_hangs_up_is_done_wholly_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn a_deletion_that_was_left_half_done_is_finished() {
+async fn an_interrupted_deletion_is_completed() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
     system.follows([(ann.id, bob.id)]).await;
     let post_id = system.publish(&ann, "farewell").await.id;
-    // As if the gateway had died right after this call.
+    // As if the gateway crashed after this call.
     let request = user::DeleteUserRequest { user_id: ann.id, password: PASSWORD.to_owned() };
     system.user().delete_user(request).await.unwrap();
     eventually("the relay takes it off the list", SOON, async || {
@@ -130,48 +129,48 @@ async fn a_deletion_that_was_left_half_done_is_finished() {
     })
     .await;
     eventually("the follow ends", SOON, async || followers_count(&system, &bob).await == 0).await;
-    eventually("the post goes", SOON, async || is_gone(&system, post_id).await).await;
+    eventually("the post goes", SOON, async || is_deleted(&system, post_id).await).await;
     assert!(is_forgotten(&system, &ann).await);
 }
 
 #[tokio::test]
-async fn an_account_is_deleted_although_the_relation_service_is_away() {
-    let away = |peers: &Peers| Peers { relation: nowhere(), ..peers.clone() };
-    an_account_is_deleted_although_a_service_is_away(away).await;
+async fn an_account_is_deleted_without_the_relation_service() {
+    let unavailable = |peers: &Peers| Peers { relation: unavailable_peer(), ..peers.clone() };
+    an_account_is_deleted_without(unavailable).await;
 }
 
 #[tokio::test]
-async fn an_account_is_deleted_although_the_post_service_is_away() {
-    let away = |peers: &Peers| Peers { post: nowhere(), ..peers.clone() };
-    an_account_is_deleted_although_a_service_is_away(away).await;
+async fn an_account_is_deleted_without_the_post_service() {
+    let unavailable = |peers: &Peers| Peers { post: unavailable_peer(), ..peers.clone() };
+    an_account_is_deleted_without(unavailable).await;
 }
 
 #[tokio::test]
-async fn an_account_is_deleted_although_the_timeline_service_is_away() {
-    let away = |peers: &Peers| Peers { timeline: nowhere(), ..peers.clone() };
-    an_account_is_deleted_although_a_service_is_away(away).await;
+async fn an_account_is_deleted_without_the_timeline_service() {
+    let unavailable = |peers: &Peers| Peers { timeline: unavailable_peer(), ..peers.clone() };
+    an_account_is_deleted_without(unavailable).await;
 }
 
-fn nowhere() -> Peer {
+fn unavailable_peer() -> Peer {
     Peer::remote(&format!("http://127.0.0.1:{}", free_port()), &config().chassis).unwrap()
 }
 
-async fn an_account_is_deleted_although_a_service_is_away(away: impl Fn(&Peers) -> Peers) {
+async fn an_account_is_deleted_without(unavailable: impl Fn(&Peers) -> Peers) {
     let system = System::start_on(Topology::Single, Jobs::Rest, Flags::default()).await;
     let ann = system.join("ann").await;
-    let mut service = gateway_service(&config(), away(&system.peers), Worker::ONLY);
+    let mut service = gateway_service(&config(), unavailable(&system.peers), Worker::ONLY);
     let relay = tokio::spawn(service.background.pop().unwrap());
     let gateway = Peer::local(&service, &config().chassis);
     let mut gateway = gateway::gateway_service_client::GatewayServiceClient::new(gateway);
 
     let request = gateway::DeleteAccountRequest { password: PASSWORD.to_owned() };
-    gateway.delete_account(ann.asks(request)).await.unwrap();
+    gateway.delete_account(ann.request(request)).await.unwrap();
     let login = gateway::LoginRequest { login: email("ann"), password: PASSWORD.to_owned() };
     assert_eq!(gateway.login(login).await.unwrap_err().code(), Code::Unauthenticated);
     assert_eq!(deletions(&system).await, [ann.id]);
     relay.abort();
 
-    // Another gateway, that reaches all, goes on.
+    // Another gateway that reaches all services continues.
     let service = gateway_service(&config(), system.peers.clone(), Worker::ONLY);
     let relay = tokio::spawn(futures::future::join_all(service.background));
     let mut user = UserServiceClient::new(system.peers.user.clone());
@@ -184,7 +183,7 @@ async fn an_account_is_deleted_although_a_service_is_away(away: impl Fn(&Peers) 
 }
 
 #[test]
-fn only_the_first_worker_of_a_process_relays() {
+fn only_the_first_worker_of_a_process_runs_the_deletion_job() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _entered = runtime.enter();
     for (index, jobs) in [(0, 1), (1, 0)] {

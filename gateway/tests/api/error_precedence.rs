@@ -1,4 +1,4 @@
-//! Several things wrong at once, and which of them is told; and what fails after a write.
+//! Precedence of errors, and failures after a write.
 
 use std::{
     convert::Infallible,
@@ -20,11 +20,11 @@ use tonic::{
 };
 
 use crate::{
-    acts::request_id,
-    outages::gateway_to,
-    refused::{
-        BLOCKED_BY_TARGET, POST_NOT_FOUND, TARGET_BLOCKED, TOKEN_INVALID, assert_refused, invalid,
+    actions::request_id,
+    errors::{
+        BLOCKED_BY_TARGET, POST_NOT_FOUND, TARGET_BLOCKED, TOKEN_INVALID, assert_error, invalid,
     },
+    outages::gateway_to,
     system::{Flags, Jobs, Member, PASSWORD, System, config, with_token},
 };
 
@@ -35,11 +35,11 @@ async fn repost(
 ) -> Result<Response<gateway::RepostResponse>, Status> {
     let (request_id, text) = (request_id(), String::new());
     let request = gateway::RepostRequest { request_id, post_id, text };
-    system.gateway().repost(viewer.asks(request)).await
+    system.gateway().repost(viewer.request(request)).await
 }
 
 #[tokio::test]
-async fn who_calls_is_told_before_what_about() {
+async fn errors_of_the_token_precede_errors_of_the_post() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let post_id = system.publish(&ann, "hello").await.id;
@@ -48,7 +48,7 @@ async fn who_calls_is_told_before_what_about() {
         ($post_id:expr, $method:ident, $request:ident) => {
             let request = gateway::$request { post_id: $post_id, ..Default::default() };
             let answer = system.gateway().$method(with_token("not one", request)).await;
-            assert_refused(stringify!($method), answer, TOKEN_INVALID);
+            assert_error(stringify!($method), answer, TOKEN_INVALID);
         };
     }
     #[allow(clippy::needless_update, reason = "some of the requests have more fields")]
@@ -62,14 +62,14 @@ async fn who_calls_is_told_before_what_about() {
     check!(post_id, view_likers, ViewLikersRequest);
     check!(post_id, view_comments, ViewCommentsRequest);
     check!(post_id, view_reposts, ViewRepostsRequest);
-    // What cannot be a request is refused before anybody is asked whose it is.
+    // An invalid request is rejected before authentication.
     let request = gateway::ViewLikersRequest { post_id: 0, ..Default::default() };
     let answer = system.gateway().view_likers(with_token("not one", request)).await;
-    assert_refused("no request", answer, invalid(&["post_id"]));
+    assert_error("no request", answer, invalid(&["post_id"]));
 }
 
 #[tokio::test]
-async fn of_a_list_the_page_token_is_told_before_a_block_and_a_missing_post_before_both() {
+async fn errors_of_a_list_precede_a_block_and_a_missing_post_precedes_both() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
@@ -78,19 +78,19 @@ async fn of_a_list_the_page_token_is_told_before_a_block_and_a_missing_post_befo
     let view = async |page_token: &str| {
         let page_token = page_token.to_owned();
         let request = gateway::ViewCommentsRequest { post_id, page_token, ..Default::default() };
-        system.gateway().view_comments(bob.asks(request)).await
+        system.gateway().view_comments(bob.request(request)).await
     };
     let damaged = (Code::InvalidArgument, ErrorReason::PageTokenInvalid, &["page_token"][..]);
-    assert_refused("a wrong token", view("?").await, damaged);
-    assert_refused("none", view("").await, BLOCKED_BY_TARGET);
+    assert_error("a wrong token", view("?").await, damaged);
+    assert_error("none", view("").await, BLOCKED_BY_TARGET);
     system.delete_post(&ann, post_id).await;
-    assert_refused("no post", view("?").await, POST_NOT_FOUND);
+    assert_error("no post", view("?").await, POST_NOT_FOUND);
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_post_is_told_before_what_is_with_its_root() {
+async fn errors_of_a_post_precede_errors_of_its_root() {
     let system = System::start_on(Topology::Single, Jobs::Rest, Flags::default()).await;
-    // In either order of their ids, since nothing should depend on it.
+    // In either order of their ids, which must not matter.
     for (root_author, reposter) in [("ann", "bob"), ("dora", "carl")] {
         let (first, second) = (system.join(root_author).await, system.join(reposter).await);
         for (ann, bob) in [(&first, &second), (&second, &first)] {
@@ -98,32 +98,32 @@ async fn what_is_wrong_with_a_post_is_told_before_what_is_with_its_root() {
             let root = system.publish(ann, "the root").await.id;
             let post_id = system.repost(bob, root, "look").await.id;
             system.block(ann, &viewer).await;
-            assert_refused("root", repost(&system, &viewer, post_id).await, BLOCKED_BY_TARGET);
+            assert_error("root", repost(&system, &viewer, post_id).await, BLOCKED_BY_TARGET);
             system.block(&viewer, bob).await;
-            assert_refused("post", repost(&system, &viewer, post_id).await, TARGET_BLOCKED);
+            assert_error("post", repost(&system, &viewer, post_id).await, TARGET_BLOCKED);
             system.block(bob, &viewer).await;
-            assert_refused("theirs", repost(&system, &viewer, post_id).await, BLOCKED_BY_TARGET);
+            assert_error("theirs", repost(&system, &viewer, post_id).await, BLOCKED_BY_TARGET);
         }
         let post_id = system.publish(&first, "the root").await.id;
         let viewer = system.join(&format!("blocked_by_{root_author}")).await;
         system.block(&first, &viewer).await;
         let request = user::DeleteUserRequest { user_id: first.id, password: PASSWORD.to_owned() };
         system.user().delete_user(request).await.unwrap();
-        assert_refused("gone", repost(&system, &viewer, post_id).await, POST_NOT_FOUND);
+        assert_error("deleted", repost(&system, &viewer, post_id).await, POST_NOT_FOUND);
     }
 }
 
 #[tokio::test]
-async fn what_fails_after_a_write_does_not_sound_like_a_refusal() {
+async fn a_failure_after_a_write_is_not_a_rejection() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let post_id = system.publish(&ann, "hello").await.id;
     let overloaded =
         status::with_reason(Code::ResourceExhausted, ErrorReason::Overloaded, "too much");
-    system.tap.refuse("user.BatchResolveNames", overloaded);
+    system.interceptor.reject("user.BatchResolveNames", overloaded);
     macro_rules! check {
         ($method:ident, $request:expr) => {
-            let failure = system.gateway().$method(ann.asks($request)).await.unwrap_err();
+            let failure = system.gateway().$method(ann.request($request)).await.unwrap_err();
             assert_eq!(failure.code(), Code::Unavailable, stringify!($method));
             let reason = status::reason_of(&failure);
             assert_eq!(reason, Some(ErrorReason::PeerUnavailable), stringify!($method));
@@ -138,14 +138,14 @@ async fn what_fails_after_a_write_does_not_sound_like_a_refusal() {
     let post = system.view(None, post_id).await.post.unwrap();
     assert_eq!((post.reposts, post.comments), (1, 1), "they are done");
 
-    system.tap.refuse_nothing();
-    let publish = || ann.asks(publish.clone());
+    system.interceptor.reject_none();
+    let publish = || ann.request(publish.clone());
     let first = system.gateway().publish(publish()).await.unwrap().into_inner();
     let again = system.gateway().publish(publish()).await.unwrap().into_inner();
     assert_eq!(first, again);
 }
 
-/// A relation service that knows nobody: it answers every call with an empty message.
+/// A relation service that responds to every call with an empty message.
 #[derive(Clone)]
 struct Forgetful;
 
@@ -163,7 +163,7 @@ impl Service<http::Request<Body>> for Forgetful {
     }
 
     fn call(&mut self, _: http::Request<Body>) -> Self::Future {
-        // A message of gRPC: not compressed, of no bytes.
+        // An uncompressed, empty gRPC message.
         let answer = http::Response::builder()
             .header("content-type", "application/grpc")
             .header("grpc-status", "0")
@@ -173,7 +173,7 @@ impl Service<http::Request<Body>> for Forgetful {
 }
 
 #[tokio::test]
-async fn who_is_left_out_of_an_answer_is_not_taken_for_somebody_without_a_block() {
+async fn a_missing_relation_does_not_count_as_no_block() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
@@ -189,12 +189,8 @@ async fn who_is_left_out_of_an_answer_is_not_taken_for_somebody_without_a_block(
     let mut gateway = gateway_to(Peers { relation, ..system.peers.clone() });
     macro_rules! check {
         ($method:ident, $request:expr) => {
-            let answer = gateway.$method(bob.asks($request)).await;
-            assert_refused(
-                stringify!($method),
-                answer,
-                (Code::Internal, ErrorReason::Internal, &[]),
-            );
+            let answer = gateway.$method(bob.request($request)).await;
+            assert_error(stringify!($method), answer, (Code::Internal, ErrorReason::Internal, &[]));
         };
     }
     check!(view_post, gateway::ViewPostRequest { post_id });

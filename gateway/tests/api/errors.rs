@@ -1,4 +1,4 @@
-//! What a refusal must say.
+//! Assertions of errors.
 
 use std::fmt::Debug;
 
@@ -7,28 +7,28 @@ use microblog_proto::common::ErrorReason;
 use tonic::{Code, Response, Status};
 use tonic_types::StatusExt as _;
 
-/// What is expected of a refusal: its code, its reason, the fields it names.
-pub(crate) type Refusal<'a> = (Code, ErrorReason, &'a [&'a str]);
+/// An expected error: its code, reason and fields.
+pub(crate) type Expected<'a> = (Code, ErrorReason, &'a [&'a str]);
 
-pub(crate) const TOKEN_MISSING: Refusal = (Code::Unauthenticated, ErrorReason::TokenMissing, &[]);
-pub(crate) const TOKEN_INVALID: Refusal = (Code::Unauthenticated, ErrorReason::TokenInvalid, &[]);
-pub(crate) const USER_NOT_FOUND: Refusal = (Code::NotFound, ErrorReason::UserNotFound, &[]);
-pub(crate) const POST_NOT_FOUND: Refusal = (Code::NotFound, ErrorReason::PostNotFound, &[]);
-pub(crate) const COMMENT_NOT_FOUND: Refusal = (Code::NotFound, ErrorReason::CommentNotFound, &[]);
-pub(crate) const BLOCKED_BY_TARGET: Refusal =
+pub(crate) const TOKEN_MISSING: Expected = (Code::Unauthenticated, ErrorReason::TokenMissing, &[]);
+pub(crate) const TOKEN_INVALID: Expected = (Code::Unauthenticated, ErrorReason::TokenInvalid, &[]);
+pub(crate) const USER_NOT_FOUND: Expected = (Code::NotFound, ErrorReason::UserNotFound, &[]);
+pub(crate) const POST_NOT_FOUND: Expected = (Code::NotFound, ErrorReason::PostNotFound, &[]);
+pub(crate) const COMMENT_NOT_FOUND: Expected = (Code::NotFound, ErrorReason::CommentNotFound, &[]);
+pub(crate) const BLOCKED_BY_TARGET: Expected =
     (Code::PermissionDenied, ErrorReason::BlockedByTarget, &[]);
-pub(crate) const TARGET_BLOCKED: Refusal =
+pub(crate) const TARGET_BLOCKED: Expected =
     (Code::FailedPrecondition, ErrorReason::TargetBlocked, &[]);
 
-pub(crate) const fn invalid<'a>(fields: &'a [&'a str]) -> Refusal<'a> {
+pub(crate) const fn invalid<'a>(fields: &'a [&'a str]) -> Expected<'a> {
     (Code::InvalidArgument, ErrorReason::InvalidField, fields)
 }
 
 #[track_caller]
-pub(crate) fn assert_refused<T: Debug>(
+pub(crate) fn assert_error<T: Debug>(
     what: &str,
     answer: Result<Response<T>, Status>,
-    expected: Refusal,
+    expected: Expected,
 ) {
     let status = answer.expect_err(what);
     let fields = status.get_details_bad_request().map(|details| details.field_violations);

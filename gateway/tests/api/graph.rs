@@ -1,4 +1,4 @@
-//! Follows, blocks and mutes, and how accounts and lists look through their viewers' eyes.
+//! Follows, blocks and mutes, and accounts and lists as each viewer sees them.
 
 use microblog_chassis::status;
 use microblog_proto::{
@@ -13,17 +13,17 @@ use crate::system::{Flags, Jobs, Member, System, by_id, by_name, ids, names};
 
 async fn follow(system: &System, viewer: &Member, target: &Member) -> RelationState {
     let request = gateway::FollowRequest { user: by_id(target.id) };
-    let response = system.gateway().follow(viewer.asks(request)).await.unwrap().into_inner();
+    let response = system.gateway().follow(viewer.request(request)).await.unwrap().into_inner();
     assert!(response.since.is_some());
     response.relation()
 }
 
-async fn see(system: &System, viewer: &Member, target: u64) -> gateway::ViewUserResponse {
+async fn view_user(system: &System, viewer: &Member, target: u64) -> gateway::ViewUserResponse {
     let request = gateway::ViewUserRequest { user: by_id(target) };
-    system.gateway().view_user(viewer.asks(request)).await.unwrap().into_inner()
+    system.gateway().view_user(viewer.request(request)).await.unwrap().into_inner()
 }
 
-/// The star is followed by four; of them the viewer follows two and is followed by two.
+/// Four accounts follow the star; the viewer follows two of them, and two follow the viewer.
 async fn every_relation_shows(topology: Topology) {
     let system = System::start_on(topology, Jobs::Run, Flags::default()).await;
     let star = system.join("Star").await;
@@ -58,9 +58,9 @@ async fn every_relation_shows(topology: Topology) {
     let times: Vec<_> = page.users.iter().map(|user| user.since.unwrap()).collect();
     assert!(times.is_sorted_by_key(|time| std::cmp::Reverse((time.seconds, time.nanos))));
 
-    // By name, in any case, it is the same; to the owner of the list all are followers.
+    // By case-insensitive name, the result is the same; for the owner, all are followers.
     let request = gateway::ViewFollowersRequest { user: by_name("sTaR"), ..Default::default() };
-    let by_name = system.gateway().view_followers(viewer.asks(request)).await.unwrap();
+    let by_name = system.gateway().view_followers(viewer.request(request)).await.unwrap();
     assert_eq!(by_name.into_inner(), page);
     let own = system.followers(Some(&star), star.id, 0, "").await;
     assert_eq!(states(&own), [RelationState::Follower; 4]);
@@ -70,17 +70,17 @@ async fn every_relation_shows(topology: Topology) {
 }
 
 #[tokio::test]
-async fn every_relation_shows_in_anybodys_list() {
+async fn lists_have_every_relation_to_the_viewer() {
     every_relation_shows(Topology::Single).await;
 }
 
 #[tokio::test]
-async fn every_relation_shows_in_anybodys_list_on_a_cluster() {
+async fn lists_have_every_relation_to_the_viewer_on_a_cluster() {
     every_relation_shows(Topology::Cluster).await;
 }
 
 #[tokio::test]
-async fn each_list_is_what_its_name_says() {
+async fn each_list_has_the_right_accounts() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
@@ -97,19 +97,19 @@ async fn each_list_is_what_its_name_says() {
     assert_eq!(names(&page.users), ["dora", "cleo"]);
 
     let request = gateway::ViewMutualsRequest { user: by_id(bob.id), ..Default::default() };
-    let page = system.gateway().view_mutuals(ann.asks(request)).await.unwrap().into_inner();
+    let page = system.gateway().view_mutuals(ann.request(request)).await.unwrap().into_inner();
     assert_eq!(names(&page.users), ["cleo"]);
     assert_eq!(page.users[0].relation(), RelationState::Following);
 
     let user = by_name("bob");
     let request = gateway::ViewCommonFollowingRequest { user, ..Default::default() };
-    let page = system.gateway().view_common_following(ann.asks(request)).await.unwrap();
+    let page = system.gateway().view_common_following(ann.request(request)).await.unwrap();
     assert_eq!(names(&page.into_inner().users), ["cleo"]);
 
     let request =
         gateway::ViewFollowersIFollowRequest { user: by_id(bob.id), ..Default::default() };
-    let page = system.gateway().view_followers_i_follow(ann.asks(request)).await.unwrap();
-    // Two who followed within a millisecond come in the order of their partitions.
+    let page = system.gateway().view_followers_i_follow(ann.request(request)).await.unwrap();
+    // Two follows within a millisecond are ordered by partition.
     let page = page.into_inner();
     let mut followers = names(&page.users);
     followers.sort_unstable();
@@ -117,7 +117,7 @@ async fn each_list_is_what_its_name_says() {
 }
 
 #[tokio::test]
-async fn followers_i_follow_are_newest_first_whoever_else_follows() {
+async fn followers_i_follow_are_newest_first() {
     let system = System::start().await;
     let viewer = system.join("viewer").await;
     let target = system.join("target").await;
@@ -143,7 +143,7 @@ async fn followers_i_follow_are_newest_first_whoever_else_follows() {
                     page_size,
                     page_token,
                 };
-                let page = system.gateway().view_followers_i_follow(viewer.asks(request)).await;
+                let page = system.gateway().view_followers_i_follow(viewer.request(request)).await;
                 let page = page.unwrap().into_inner();
                 found.extend(ids(&page.users));
                 page_token = page.next_page_token;
@@ -157,7 +157,7 @@ async fn followers_i_follow_are_newest_first_whoever_else_follows() {
 }
 
 #[tokio::test]
-async fn an_account_is_shown_with_what_the_viewer_has_to_do_with_it() {
+async fn a_profile_has_its_relation_to_the_viewer() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
@@ -165,7 +165,7 @@ async fn an_account_is_shown_with_what_the_viewer_has_to_do_with_it() {
     for (follower, target) in [(&ann, &bob), (&ann, &cleo), (&bob, &cleo), (&bob, &ann)] {
         follow(&system, follower, target).await;
     }
-    let view = see(&system, &ann, bob.id).await;
+    let view = view_user(&system, &ann, bob.id).await;
     assert_eq!(view.user.as_ref().unwrap().name, "bob");
     assert_eq!(
         view.counts,
@@ -181,33 +181,33 @@ async fn an_account_is_shown_with_what_the_viewer_has_to_do_with_it() {
     assert_eq!((&anonymous.user, anonymous.counts), (&view.user, view.counts));
     assert_eq!(anonymous.relation.unwrap().state(), RelationState::None);
     assert_eq!(anonymous.common_following, 0);
-    let named = system.gateway().view_user(ann.asks(request)).await.unwrap().into_inner();
+    let named = system.gateway().view_user(ann.request(request)).await.unwrap().into_inner();
     assert_eq!(named, view);
 
-    let own = see(&system, &ann, ann.id).await;
+    let own = view_user(&system, &ann, ann.id).await;
     assert_eq!(own.relation.unwrap().state(), RelationState::Self_);
-    let me = system.gateway().me(ann.asks(gateway::MeRequest {})).await.unwrap().into_inner();
+    let me = system.gateway().me(ann.request(gateway::MeRequest {})).await.unwrap().into_inner();
     assert_eq!(me.account.as_ref().unwrap().user, own.user);
     assert_eq!(me.account.unwrap().email, "ann@example.com");
     assert_eq!(me.counts, own.counts);
 }
 
 #[tokio::test]
-async fn a_follow_can_be_repeated_and_ended_from_both_sides() {
+async fn a_follow_is_idempotent_and_both_sides_can_end_it() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
-    let request = || ann.asks(gateway::FollowRequest { user: by_name("bob") });
+    let request = || ann.request(gateway::FollowRequest { user: by_name("bob") });
     let first = system.gateway().follow(request()).await.unwrap().into_inner();
     let second = system.gateway().follow(request()).await.unwrap().into_inner();
     assert_eq!(first, second);
     follow(&system, &bob, &ann).await;
 
     for _ in 0..2 {
-        let request = ann.asks(gateway::UnfollowRequest { user: by_name("bob") });
+        let request = ann.request(gateway::UnfollowRequest { user: by_name("bob") });
         let response = system.gateway().unfollow(request).await.unwrap().into_inner();
         assert_eq!(response.relation(), RelationState::Follower);
-        let request = ann.asks(gateway::RemoveFollowerRequest { user: by_id(bob.id) });
+        let request = ann.request(gateway::RemoveFollowerRequest { user: by_id(bob.id) });
         let response = system.gateway().remove_follower(request).await.unwrap().into_inner();
         assert_eq!(response.relation(), RelationState::None);
         follow(&system, &bob, &ann).await;
@@ -215,19 +215,19 @@ async fn a_follow_can_be_repeated_and_ended_from_both_sides() {
 }
 
 #[tokio::test]
-async fn a_block_ends_follows_and_keeps_them_from_coming_back() {
+async fn a_block_ends_follows_and_prevents_new_ones() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
     follow(&system, &ann, &bob).await;
     follow(&system, &bob, &ann).await;
 
-    let request = ann.asks(gateway::BlockRequest { user: by_id(bob.id) });
+    let request = ann.request(gateway::BlockRequest { user: by_id(bob.id) });
     system.gateway().block(request).await.unwrap();
-    let relation = see(&system, &ann, bob.id).await.relation.unwrap();
+    let relation = view_user(&system, &ann, bob.id).await.relation.unwrap();
     assert_eq!(relation.state(), RelationState::None);
     assert!(relation.blocking && !relation.blocked_by);
-    let blocks = ann.asks(gateway::ViewBlocksRequest::default());
+    let blocks = ann.request(gateway::ViewBlocksRequest::default());
     let blocks = system.gateway().view_blocks(blocks).await.unwrap().into_inner();
     assert_eq!(names(&blocks.users), ["bob"]);
 
@@ -235,46 +235,46 @@ async fn a_block_ends_follows_and_keeps_them_from_coming_back() {
         (&bob, &ann, Code::PermissionDenied, ErrorReason::BlockedByTarget),
         (&ann, &bob, Code::FailedPrecondition, ErrorReason::TargetBlocked),
     ] {
-        let request = follower.asks(gateway::FollowRequest { user: by_id(target.id) });
-        let refusal = system.gateway().follow(request).await.unwrap_err();
-        assert_eq!((refusal.code(), status::reason_of(&refusal)), (code, Some(reason)));
+        let request = follower.request(gateway::FollowRequest { user: by_id(target.id) });
+        let error = system.gateway().follow(request).await.unwrap_err();
+        assert_eq!((error.code(), status::reason_of(&error)), (code, Some(reason)));
     }
-    let request = ann.asks(gateway::UnblockRequest { user: by_name("bob") });
+    let request = ann.request(gateway::UnblockRequest { user: by_name("bob") });
     system.gateway().unblock(request).await.unwrap();
     assert_eq!(follow(&system, &bob, &ann).await, RelationState::Following);
 }
 
 #[tokio::test]
-async fn a_mute_is_seen_by_the_muter_only() {
+async fn a_mute_is_visible_to_the_muter_only() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
     follow(&system, &ann, &bob).await;
-    let request = ann.asks(gateway::MuteRequest { user: by_name("bob") });
+    let request = ann.request(gateway::MuteRequest { user: by_name("bob") });
     system.gateway().mute(request).await.unwrap();
 
-    assert!(see(&system, &ann, bob.id).await.relation.unwrap().muting);
-    assert!(!see(&system, &bob, ann.id).await.relation.unwrap().muting);
-    let mutes = ann.asks(gateway::ViewMutesRequest::default());
+    assert!(view_user(&system, &ann, bob.id).await.relation.unwrap().muting);
+    assert!(!view_user(&system, &bob, ann.id).await.relation.unwrap().muting);
+    let mutes = ann.request(gateway::ViewMutesRequest::default());
     let mutes = system.gateway().view_mutes(mutes).await.unwrap().into_inner();
     assert_eq!(names(&mutes.users), ["bob"]);
     assert_eq!(mutes.users[0].relation(), RelationState::Following);
 
-    let request = ann.asks(gateway::UnmuteRequest { user: by_id(bob.id) });
+    let request = ann.request(gateway::UnmuteRequest { user: by_id(bob.id) });
     system.gateway().unmute(request).await.unwrap();
-    assert!(!see(&system, &ann, bob.id).await.relation.unwrap().muting);
+    assert!(!view_user(&system, &ann, bob.id).await.relation.unwrap().muting);
 }
 
 #[tokio::test]
-async fn the_limit_of_follows_is_said_with_its_own_reason() {
+async fn the_limit_of_follows_has_its_own_reason() {
     let flags = Flags { relation: &["--following-limit", "1"], ..Flags::default() };
     let system = System::start_on(Topology::Single, Jobs::Run, flags).await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
     let cleo = system.join("cleo").await;
     follow(&system, &ann, &bob).await;
-    let request = ann.asks(gateway::FollowRequest { user: by_id(cleo.id) });
-    let refusal = system.gateway().follow(request).await.unwrap_err();
-    assert_eq!(refusal.code(), Code::FailedPrecondition);
-    assert_eq!(status::reason_of(&refusal), Some(ErrorReason::FollowingLimit));
+    let request = ann.request(gateway::FollowRequest { user: by_id(cleo.id) });
+    let error = system.gateway().follow(request).await.unwrap_err();
+    assert_eq!(error.code(), Code::FailedPrecondition);
+    assert_eq!(status::reason_of(&error), Some(ErrorReason::FollowingLimit));
 }

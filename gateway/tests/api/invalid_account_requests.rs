@@ -1,4 +1,4 @@
-//! Every way in which a call about the caller's own account can be wrong.
+//! Errors of calls about the viewer's own account.
 
 use microblog_chassis::status;
 use microblog_proto::{common::ErrorReason, gateway, user};
@@ -6,12 +6,12 @@ use tonic::Code;
 use tonic_types::StatusExt as _;
 
 use crate::{
-    refused::{assert_refused, invalid},
+    errors::{assert_error, invalid},
     system::{PASSWORD, System, email, registration},
 };
 
 #[tokio::test]
-async fn a_registration_that_cannot_be_names_its_fields() {
+async fn an_invalid_registration_names_its_fields() {
     let system = System::start().await;
     system.join("taken").await;
     let with = |change: &dyn Fn(&mut gateway::RegisterRequest)| {
@@ -46,20 +46,20 @@ async fn a_registration_that_cannot_be_names_its_fields() {
     ];
     for (request, expected) in cases {
         let what = format!("{:?} {:?} {:?}", request.name.len(), request.email.len(), expected);
-        assert_refused(&what, system.gateway().register(request).await, expected);
+        assert_error(&what, system.gateway().register(request).await, expected);
     }
     let request = gateway::CheckAvailabilityRequest { name: "a b".into() };
     let answer = system.gateway().check_availability(request).await;
-    assert_refused("availability", answer, invalid(&["name"]));
+    assert_error("availability", answer, invalid(&["name"]));
 }
 
 #[tokio::test]
-async fn a_profile_or_password_that_cannot_be_names_its_fields() {
+async fn an_invalid_profile_or_password_names_its_fields() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let update = async |changes: user::ProfileChanges| {
         let request = gateway::UpdateProfileRequest { changes: Some(changes) };
-        system.gateway().update_profile(ann.asks(request)).await
+        system.gateway().update_profile(ann.request(request)).await
     };
     let none = user::ProfileChanges::default;
     for (request, field) in [
@@ -75,7 +75,7 @@ async fn a_profile_or_password_that_cannot_be_names_its_fields() {
         ),
         (user::ProfileChanges { location: Some("\u{7}".into()), ..none() }, "changes.location"),
     ] {
-        assert_refused(field, update(request).await, invalid(&[field]));
+        assert_error(field, update(request).await, invalid(&[field]));
     }
     let wrong = (Code::Unauthenticated, ErrorReason::BadCredentials, &[][..]);
     for (current, new, expected) in [
@@ -86,13 +86,13 @@ async fn a_profile_or_password_that_cannot_be_names_its_fields() {
             current_password: current.to_owned(),
             new_password: new.to_owned(),
         };
-        let answer = system.gateway().change_password(ann.asks(request)).await;
-        assert_refused(new, answer, expected);
+        let answer = system.gateway().change_password(ann.request(request)).await;
+        assert_error(new, answer, expected);
     }
 }
 
 #[tokio::test]
-async fn failed_log_ins_are_refused_and_then_throttled() {
+async fn failed_log_ins_are_rejected_and_then_throttled() {
     let system = System::start().await;
     system.join("ann").await;
     let login = async |email: String| {
@@ -100,13 +100,13 @@ async fn failed_log_ins_are_refused_and_then_throttled() {
         system.gateway().login(request).await
     };
     let wrong = (Code::Unauthenticated, ErrorReason::BadCredentials, &[][..]);
-    assert_refused("a wrong password", login(email("ann")).await, wrong);
-    assert_refused("an unknown address", login(email("nobody")).await, wrong);
+    assert_error("a wrong password", login(email("ann")).await, wrong);
+    assert_error("an unknown address", login(email("unknown")).await, wrong);
     for _ in 0..20 {
-        let refusal = login(email("ann")).await.unwrap_err();
-        if status::reason_of(&refusal) == Some(ErrorReason::LoginThrottled) {
-            assert_eq!(refusal.code(), Code::ResourceExhausted);
-            assert!(refusal.get_details_retry_info().unwrap().retry_delay.is_some());
+        let error = login(email("ann")).await.unwrap_err();
+        if status::reason_of(&error) == Some(ErrorReason::LoginThrottled) {
+            assert_eq!(error.code(), Code::ResourceExhausted);
+            assert!(error.get_details_retry_info().unwrap().retry_delay.is_some());
             return;
         }
     }

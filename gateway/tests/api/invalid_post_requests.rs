@@ -1,16 +1,16 @@
-//! Every way in which a call about a post can be wrong, each a clear error that names its field.
+//! Errors of calls about a post. Each names its field.
 
 use microblog_domain::Scope;
 use microblog_proto::{common::ErrorReason, gateway};
 use tonic::Code;
 
 use crate::{
-    acts::request_id,
-    refused::{TOKEN_INVALID, TOKEN_MISSING, assert_refused, invalid},
+    actions::request_id,
+    errors::{TOKEN_INVALID, TOKEN_MISSING, assert_error, invalid},
     system::{System, with_token},
 };
 
-/// Expands to a check for each call that names a post.
+/// Expands to a check for each call with a post.
 macro_rules! calls_on_a_post {
     ($check:ident) => {
         $check!(optional, view_post, ViewPostRequest);
@@ -26,7 +26,7 @@ macro_rules! calls_on_a_post {
     };
 }
 
-/// Expands to a request that is right but for its post.
+/// Expands to a request that is valid except for its post.
 macro_rules! request {
     (written, $request:ident, $post_id:expr) => {{
         let (request_id, text) = (request_id(), "hello".to_owned());
@@ -41,7 +41,7 @@ macro_rules! request {
 }
 
 #[tokio::test]
-async fn a_call_without_or_with_a_wrong_token_is_refused() {
+async fn a_missing_or_invalid_token_is_rejected() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let post = system.publish(&ann, "hello").await.id;
@@ -52,13 +52,13 @@ async fn a_call_without_or_with_a_wrong_token_is_refused() {
         };
         (missing, $kind:ident, $method:ident, $request:ident) => {
             let answer = system.gateway().$method(request!($kind, $request, post)).await;
-            assert_refused(stringify!($method), answer, TOKEN_MISSING);
+            assert_error(stringify!($method), answer, TOKEN_MISSING);
         };
         ($kind:ident, $method:ident, $request:ident) => {
             check!(missing, $kind, $method, $request);
             let request = with_token("not one", request!($kind, $request, post));
             let answer = system.gateway().$method(request).await;
-            assert_refused(stringify!($method), answer, TOKEN_INVALID);
+            assert_error(stringify!($method), answer, TOKEN_INVALID);
         };
     }
     #[allow(clippy::needless_update, reason = "some of the requests have more fields")]
@@ -66,21 +66,21 @@ async fn a_call_without_or_with_a_wrong_token_is_refused() {
         calls_on_a_post!(check);
     }
     let publish = || gateway::PublishRequest { request_id: request_id(), text: "hello".to_owned() };
-    assert_refused("publish", system.gateway().publish(publish()).await, TOKEN_MISSING);
+    assert_error("publish", system.gateway().publish(publish()).await, TOKEN_MISSING);
     let answer = system.gateway().publish(with_token("not one", publish())).await;
-    assert_refused("publish", answer, TOKEN_INVALID);
+    assert_error("publish", answer, TOKEN_INVALID);
 }
 
 #[tokio::test]
-async fn an_id_that_no_post_can_have_is_refused_by_every_call() {
+async fn an_invalid_post_id_is_rejected_by_every_call() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     for post_id in [0, 1 << 53, 1 << 63, u64::MAX] {
         macro_rules! check {
             ($kind:ident, $method:ident, $request:ident) => {
-                let request = ann.asks(request!($kind, $request, post_id));
+                let request = ann.request(request!($kind, $request, post_id));
                 let answer = system.gateway().$method(request).await;
-                assert_refused(stringify!($method), answer, invalid(&["post_id"]));
+                assert_error(stringify!($method), answer, invalid(&["post_id"]));
             };
         }
         #[allow(clippy::needless_update, reason = "some of the requests have more fields")]
@@ -91,7 +91,7 @@ async fn an_id_that_no_post_can_have_is_refused_by_every_call() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_written_names_its_fields() {
+async fn an_invalid_write_names_its_fields() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let post_id = system.publish(&ann, "hello").await.id;
@@ -100,30 +100,30 @@ async fn what_cannot_be_written_names_its_fields() {
         let (request_id, text) = (request_id(), text.to_owned());
         let publish =
             gateway::PublishRequest { request_id: request_id.clone(), text: text.clone() };
-        let answer = system.gateway().publish(ann.asks(publish)).await;
-        assert_refused(&text, answer, invalid(&["text"]));
+        let answer = system.gateway().publish(ann.request(publish)).await;
+        assert_error(&text, answer, invalid(&["text"]));
         let comment = gateway::CommentRequest {
             request_id: request_id.clone(),
             post_id,
             text: text.clone(),
             in_reply_to_id: 0,
         };
-        let answer = system.gateway().comment(ann.asks(comment)).await;
-        assert_refused(&text, answer, invalid(&["text"]));
-        // Only a repost may go without words.
+        let answer = system.gateway().comment(ann.request(comment)).await;
+        assert_error(&text, answer, invalid(&["text"]));
+        // Only a repost may have an empty text.
         let repost = gateway::RepostRequest { request_id, post_id, text: text.clone() };
-        let answer = system.gateway().repost(ann.asks(repost)).await;
+        let answer = system.gateway().repost(ann.request(repost)).await;
         if text.trim_matches(|c: char| c.is_whitespace() || c == '\u{200b}').is_empty() {
             answer.expect(&text);
         } else {
-            assert_refused(&text, answer, invalid(&["text"]));
+            assert_error(&text, answer, invalid(&["text"]));
         }
     }
     system.publish(&ann, &"微".repeat(2_000)).await;
 }
 
 #[tokio::test]
-async fn all_that_is_wrong_with_a_text_is_named_at_once() {
+async fn all_invalid_fields_are_named_at_once() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let post_id = system.publish(&ann, "hello").await.id;
@@ -131,28 +131,28 @@ async fn all_that_is_wrong_with_a_text_is_named_at_once() {
         let (request_id, text) = (request_id.to_owned(), "a\0".to_owned());
         let publish =
             gateway::PublishRequest { request_id: request_id.clone(), text: text.clone() };
-        let answer = system.gateway().publish(ann.asks(publish)).await;
-        assert_refused("publish", answer, invalid(&["request_id", "text"]));
+        let answer = system.gateway().publish(ann.request(publish)).await;
+        assert_error("publish", answer, invalid(&["request_id", "text"]));
         let repost =
             gateway::RepostRequest { request_id: request_id.clone(), post_id, text: text.clone() };
-        let answer = system.gateway().repost(ann.asks(repost.clone())).await;
-        assert_refused("repost", answer, invalid(&["request_id", "text"]));
+        let answer = system.gateway().repost(ann.request(repost.clone())).await;
+        assert_error("repost", answer, invalid(&["request_id", "text"]));
         let repost = gateway::RepostRequest { post_id: 0, ..repost };
-        let answer = system.gateway().repost(ann.asks(repost)).await;
-        assert_refused("repost", answer, invalid(&["request_id", "post_id", "text"]));
+        let answer = system.gateway().repost(ann.request(repost)).await;
+        assert_error("repost", answer, invalid(&["request_id", "post_id", "text"]));
         let in_reply_to_id = 1 << 53;
         let comment = gateway::CommentRequest { request_id, post_id, text, in_reply_to_id };
-        let answer = system.gateway().comment(ann.asks(comment.clone())).await;
-        assert_refused("comment", answer, invalid(&["request_id", "text", "in_reply_to_id"]));
+        let answer = system.gateway().comment(ann.request(comment.clone())).await;
+        assert_error("comment", answer, invalid(&["request_id", "text", "in_reply_to_id"]));
         let comment = gateway::CommentRequest { post_id: 1 << 53, ..comment };
-        let answer = system.gateway().comment(ann.asks(comment)).await;
+        let answer = system.gateway().comment(ann.request(comment)).await;
         let all = ["request_id", "post_id", "text", "in_reply_to_id"];
-        assert_refused("comment", answer, invalid(&all));
+        assert_error("comment", answer, invalid(&all));
     }
     for (post_id, fields) in [(post_id, &["comment_id"][..]), (0, &["post_id", "comment_id"])] {
         let request = gateway::DeleteCommentRequest { post_id, comment_id: 0 };
-        let answer = system.gateway().delete_comment(ann.asks(request)).await;
-        assert_refused("delete_comment", answer, invalid(fields));
+        let answer = system.gateway().delete_comment(ann.request(request)).await;
+        assert_error("delete_comment", answer, invalid(fields));
     }
     let all = ["post_id", "order", "page_size"];
     for (post_id, page_size, fields) in [(post_id, 0, &all[1..2]), (0, 0, &all[..2]), (0, -1, &all)]
@@ -160,12 +160,12 @@ async fn all_that_is_wrong_with_a_text_is_named_at_once() {
         let request =
             gateway::ViewCommentsRequest { post_id, order: 7, page_size, ..Default::default() };
         let answer = system.gateway().view_comments(request).await;
-        assert_refused("view_comments", answer, invalid(fields));
+        assert_error("view_comments", answer, invalid(fields));
     }
 }
 
 #[tokio::test]
-async fn a_page_that_cannot_be_is_refused_by_every_list_of_a_post() {
+async fn an_invalid_page_is_rejected_by_every_list_of_a_post() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let post = system.publish(&ann, "hello").await.id;
@@ -190,8 +190,8 @@ async fn a_page_that_cannot_be_is_refused_by_every_list_of_a_post() {
                 let page_token = page_token.to_owned();
                 let request =
                     gateway::$request { post_id, page_size, page_token, ..Default::default() };
-                let answer = system.gateway().$method(ann.asks(request)).await;
-                assert_refused(stringify!($method), answer, expected);
+                let answer = system.gateway().$method(ann.request(request)).await;
+                assert_error(stringify!($method), answer, expected);
             };
         }
         #[allow(clippy::needless_update, reason = "one of the requests has more fields")]
@@ -201,10 +201,10 @@ async fn a_page_that_cannot_be_is_refused_by_every_list_of_a_post() {
             check!(view_reposts, ViewRepostsRequest);
         }
     }
-    // A token goes with the order in which it was made.
+    // A page token is valid for its order only.
     let order = microblog_proto::post::CommentOrder::NewestFirst.into();
     let (page_size, page_token) = (1, anothers);
     let request = gateway::ViewCommentsRequest { post_id: another, order, page_size, page_token };
     let answer = system.gateway().view_comments(request).await;
-    assert_refused("the other order", answer, token(mismatch));
+    assert_error("the other order", answer, token(mismatch));
 }

@@ -1,16 +1,15 @@
-//! Every way in which a call that names an account or a page can be wrong, each a clear error that
-//! names its field.
+//! Errors of calls with an account or a page. Each names its field.
 
 use microblog_domain::Scope;
 use microblog_proto::{common::ErrorReason, gateway};
 use tonic::Code;
 
 use crate::{
-    refused::{TOKEN_INVALID, TOKEN_MISSING, USER_NOT_FOUND, assert_refused, invalid},
+    errors::{TOKEN_INVALID, TOKEN_MISSING, USER_NOT_FOUND, assert_error, invalid},
     system::{System, by_id, by_name, with_token},
 };
 
-/// Expands to a check for each call that names another account in its field `user`.
+/// Expands to a check for each call with a field `user`.
 macro_rules! calls_on_a_user {
     ($check:ident) => {
         $check!(optional, view_user, ViewUserRequest);
@@ -43,7 +42,7 @@ macro_rules! lists {
 }
 
 #[tokio::test]
-async fn a_call_that_needs_a_token_refuses_to_do_without() {
+async fn a_missing_token_is_rejected() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     macro_rules! check {
@@ -51,11 +50,11 @@ async fn a_call_that_needs_a_token_refuses_to_do_without() {
         (required, $method:ident, $request:ident) => {
             let request = gateway::$request { user: by_id(ann.id), ..Default::default() };
             let answer = system.gateway().$method(request).await;
-            assert_refused(stringify!($method), answer, TOKEN_MISSING);
+            assert_error(stringify!($method), answer, TOKEN_MISSING);
         };
         ($method:ident, $request:ident) => {
             let answer = system.gateway().$method(gateway::$request::default()).await;
-            assert_refused(stringify!($method), answer, TOKEN_MISSING);
+            assert_error(stringify!($method), answer, TOKEN_MISSING);
         };
     }
     #[allow(clippy::needless_update, reason = "some of the requests have more fields")]
@@ -72,7 +71,7 @@ async fn a_call_that_needs_a_token_refuses_to_do_without() {
 }
 
 #[tokio::test]
-async fn a_token_that_is_not_valid_is_refused_by_every_call() {
+async fn an_invalid_token_is_rejected_by_every_call() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let mut forged = ann.token.clone();
@@ -83,12 +82,12 @@ async fn a_token_that_is_not_valid_is_refused_by_every_call() {
             ($needs:ident, $method:ident, $request:ident) => {
                 let request = gateway::$request { user: by_id(ann.id), ..Default::default() };
                 let answer = system.gateway().$method(with_token(token, request)).await;
-                assert_refused(stringify!($method), answer, TOKEN_INVALID);
+                assert_error(stringify!($method), answer, TOKEN_INVALID);
             };
             ($method:ident, $request:ident) => {
                 let request = gateway::$request::default();
                 let answer = system.gateway().$method(with_token(token, request)).await;
-                assert_refused(stringify!($method), answer, TOKEN_INVALID);
+                assert_error(stringify!($method), answer, TOKEN_INVALID);
             };
         }
         #[allow(clippy::needless_update, reason = "some of the requests have more fields")]
@@ -105,7 +104,7 @@ async fn a_token_that_is_not_valid_is_refused_by_every_call() {
 }
 
 #[tokio::test]
-async fn an_account_that_is_not_named_rightly_is_refused_by_every_call() {
+async fn an_invalid_account_reference_is_rejected_by_every_call() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let long = "a".repeat(100_000);
@@ -119,13 +118,13 @@ async fn an_account_that_is_not_named_rightly_is_refused_by_every_call() {
         (by_name("a\0b"), invalid(&["user.name"])),
         (by_name("\u{202e}nna"), invalid(&["user.name"])),
         (by_name(&long), invalid(&["user.name"])),
-        (by_name("nobody"), USER_NOT_FOUND),
+        (by_name("unknown"), USER_NOT_FOUND),
     ] {
         macro_rules! check {
             ($needs:ident, $method:ident, $request:ident) => {
                 let request = gateway::$request { user: user.clone(), ..Default::default() };
-                let answer = system.gateway().$method(ann.asks(request)).await;
-                assert_refused(stringify!($method), answer, expected);
+                let answer = system.gateway().$method(ann.request(request)).await;
+                assert_error(stringify!($method), answer, expected);
             };
         }
         #[allow(clippy::needless_update, reason = "some of the requests have more fields")]
@@ -136,10 +135,10 @@ async fn an_account_that_is_not_named_rightly_is_refused_by_every_call() {
 }
 
 #[tokio::test]
-async fn an_id_that_is_nobodys_can_be_left_but_not_looked_at_or_followed() {
+async fn an_unknown_id_can_be_unfollowed_but_not_viewed_or_followed() {
     let system = System::start().await;
     let ann = system.join("ann").await;
-    let nobody = by_id(4_096);
+    let unknown = by_id(4_096);
     macro_rules! check {
         (optional, $method:ident, $request:ident) => {
             check!(required, $method, $request)
@@ -157,13 +156,13 @@ async fn an_id_that_is_nobodys_can_be_left_but_not_looked_at_or_followed() {
             check!(leave, remove_follower, $request)
         };
         (required, $method:ident, $request:ident) => {
-            let request = gateway::$request { user: nobody.clone(), ..Default::default() };
-            let answer = system.gateway().$method(ann.asks(request)).await;
-            assert_refused(stringify!($method), answer, USER_NOT_FOUND);
+            let request = gateway::$request { user: unknown.clone(), ..Default::default() };
+            let answer = system.gateway().$method(ann.request(request)).await;
+            assert_error(stringify!($method), answer, USER_NOT_FOUND);
         };
         (leave, $method:ident, $request:ident) => {
-            let request = gateway::$request { user: nobody.clone() };
-            system.gateway().$method(ann.asks(request)).await.expect(stringify!($method));
+            let request = gateway::$request { user: unknown.clone() };
+            system.gateway().$method(ann.request(request)).await.expect(stringify!($method));
         };
     }
     #[allow(clippy::needless_update, reason = "some of the requests have more fields")]
@@ -173,15 +172,15 @@ async fn an_id_that_is_nobodys_can_be_left_but_not_looked_at_or_followed() {
 }
 
 #[tokio::test]
-async fn nobody_follows_blocks_or_mutes_themselves() {
+async fn self_follows_blocks_and_mutes_are_rejected() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let expected = (Code::InvalidArgument, ErrorReason::SelfRelation, &["user"][..]);
     macro_rules! check {
         ($method:ident, $request:ident) => {
             let request = gateway::$request { user: by_name("ann") };
-            let answer = system.gateway().$method(ann.asks(request)).await;
-            assert_refused(stringify!($method), answer, expected);
+            let answer = system.gateway().$method(ann.request(request)).await;
+            assert_error(stringify!($method), answer, expected);
         };
     }
     check!(follow, FollowRequest);
@@ -190,7 +189,7 @@ async fn nobody_follows_blocks_or_mutes_themselves() {
 }
 
 #[tokio::test]
-async fn a_page_that_cannot_be_is_refused_by_every_list() {
+async fn an_invalid_page_is_rejected_by_every_list() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let mismatch = Scope::new("SomeOtherList").with(ann.id).token([1, 2]);
@@ -214,8 +213,8 @@ async fn a_page_that_cannot_be_is_refused_by_every_list() {
                     page_token,
                     ..Default::default()
                 };
-                let answer = system.gateway().$method(ann.asks(request)).await;
-                assert_refused(stringify!($method), answer, expected);
+                let answer = system.gateway().$method(ann.request(request)).await;
+                assert_error(stringify!($method), answer, expected);
             };
         }
         #[allow(clippy::needless_update, reason = "some of the requests have more fields")]
@@ -226,7 +225,7 @@ async fn a_page_that_cannot_be_is_refused_by_every_list() {
 }
 
 #[tokio::test]
-async fn a_page_token_of_anothers_list_is_refused() {
+async fn a_page_token_of_another_list_is_rejected() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
@@ -240,11 +239,11 @@ async fn a_page_token_of_anothers_list_is_refused() {
     let request =
         gateway::ViewFollowersRequest { user, page_size: 1, page_token, ..Default::default() };
     let answer = system.gateway().view_followers(request.clone()).await;
-    assert_refused("another's list", answer, mismatch);
+    assert_error("another's list", answer, mismatch);
     let gateway::ViewFollowersRequest { page_size, page_token, .. } = request;
     let user = by_id(ann.id);
     let request =
         gateway::ViewFollowingRequest { user, page_size, page_token, ..Default::default() };
     let answer = system.gateway().view_following(request).await;
-    assert_refused("another list", answer, mismatch);
+    assert_error("another list", answer, mismatch);
 }

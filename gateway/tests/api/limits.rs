@@ -1,4 +1,4 @@
-//! How often a viewer may make calls of one gateway.
+//! Rate limits for each viewer.
 
 use std::{fmt::Debug, time::Duration};
 
@@ -13,7 +13,7 @@ use tonic::{Code, Request, Response, Status};
 use tonic_types::StatusExt as _;
 
 use crate::{
-    acts::request_id,
+    actions::request_id,
     system::{
         Flags, Jobs, Member, PASSWORD, System, by_id, config, configured, email, gateway_service,
     },
@@ -21,18 +21,18 @@ use crate::{
 
 type Gateway = GatewayServiceClient<Peer>;
 
-pub(crate) async fn at_rest() -> System {
+pub(crate) async fn without_jobs() -> System {
     System::start_on(Topology::Single, Jobs::Rest, Flags::default()).await
 }
 
-/// Returns another gateway before a system's services, with limits.
+/// Returns another gateway for a system's services, with rate limits.
 fn limited(system: &System, flags: &[&str]) -> Gateway {
     let config = configured(flags);
     let service = gateway_service(&config, system.peers.clone(), Worker::ONLY);
     GatewayServiceClient::new(Peer::local(&service, &config.chassis))
 }
 
-/// Returns how long a call that was refused by a limit is to wait; `None` for any other answer.
+/// Returns the retry delay of a rate-limited call; `None` for any other result.
 pub(crate) fn wait<T: Debug>(answer: Result<Response<T>, Status>) -> Option<Duration> {
     let status = answer.err()?;
     if status::reason_of(&status) != Some(ErrorReason::RateLimited) {
@@ -43,11 +43,11 @@ pub(crate) fn wait<T: Debug>(answer: Result<Response<T>, Status>) -> Option<Dura
 }
 
 fn follow(viewer: &Member, target: &Member) -> Request<gateway::FollowRequest> {
-    viewer.asks(gateway::FollowRequest { user: by_id(target.id) })
+    viewer.request(gateway::FollowRequest { user: by_id(target.id) })
 }
 
 fn publish(author: &Member) -> Request<gateway::PublishRequest> {
-    author.asks(gateway::PublishRequest { request_id: request_id(), text: "hello".to_owned() })
+    author.request(gateway::PublishRequest { request_id: request_id(), text: "hello".to_owned() })
 }
 
 fn log_in(name: &str) -> gateway::LoginRequest {
@@ -55,8 +55,8 @@ fn log_in(name: &str) -> gateway::LoginRequest {
 }
 
 #[tokio::test]
-async fn what_a_viewer_does_too_often_is_refused_and_costs_a_look_at_the_token_alone() {
-    let system = at_rest().await;
+async fn rate_limited_calls_of_a_viewer_cost_only_authentication() {
+    let system = without_jobs().await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
     let mut posts = [0; 3];
@@ -70,14 +70,14 @@ async fn what_a_viewer_does_too_often_is_refused_and_costs_a_look_at_the_token_a
     macro_rules! check {
         ($what:literal, $method:ident, $request:expr) => {
             for place in 0..3 {
-                system.tap.calls();
-                let told = wait(gateway.$method(ann.asks($request(place))).await);
-                assert_eq!(told.is_some(), place == 2, "{}", $what);
-                let calls = system.tap.calls();
+                system.interceptor.calls();
+                let delay = wait(gateway.$method(ann.request($request(place))).await);
+                assert_eq!(delay.is_some(), place == 2, "{}", $what);
+                let calls = system.interceptor.calls();
                 assert_eq!(calls == ["user.Authenticate"], place == 2, "{}: {calls:?}", $what);
-                if let Some(told) = told {
+                if let Some(delay) = delay {
                     let bounds = Duration::from_secs(5)..=Duration::from_secs(30);
-                    assert!(bounds.contains(&told), "{}: {told:?}", $what);
+                    assert!(bounds.contains(&delay), "{}: {delay:?}", $what);
                 }
             }
         };
@@ -91,62 +91,62 @@ async fn what_a_viewer_does_too_often_is_refused_and_costs_a_look_at_the_token_a
         in_reply_to_id: 0,
     });
     check!("publish", publish, |_| publish(&ann).into_inner());
-    // Posts and reposts are one limit.
+    // Posts and reposts share a limit.
     let (post_id, text) = (posts[0], String::new());
     let request = gateway::RepostRequest { request_id: request_id(), post_id, text };
-    assert!(wait(gateway.repost(ann.asks(request)).await).is_some());
+    assert!(wait(gateway.repost(ann.request(request)).await).is_some());
 
-    let look = async |post: u64| system.view(None, post).await.post.unwrap();
+    let view = async |post: u64| system.view(None, post).await.post.unwrap();
     for (post, expected) in posts.into_iter().zip([1, 1, 0]) {
-        let post = look(post).await;
+        let post = view(post).await;
         assert_eq!((post.likes, post.comments, post.reposts), (expected, expected, 0));
     }
-    // What takes something back is not limited.
+    // Removals are not limited.
     for _ in 0..3 {
-        let request = ann.asks(gateway::UnlikeRequest { post_id: posts[0] });
+        let request = ann.request(gateway::UnlikeRequest { post_id: posts[0] });
         gateway.unlike(request).await.unwrap();
     }
 }
 
 #[tokio::test]
-async fn tries_at_a_password_are_one_limit() {
-    let system = at_rest().await;
+async fn password_calls_share_a_limit() {
+    let system = without_jobs().await;
     let ann = system.join("ann").await;
     let mut gateway = limited(&system, &["--password-calls-per-minute=1"]);
     let wrong = || "not the password".to_owned();
     let change =
         gateway::ChangePasswordRequest { current_password: wrong(), new_password: wrong() };
-    let refusal = gateway.change_password(ann.asks(change)).await.unwrap_err();
-    assert_eq!(status::reason_of(&refusal), Some(ErrorReason::BadCredentials));
-    system.tap.calls();
+    let error = gateway.change_password(ann.request(change)).await.unwrap_err();
+    assert_eq!(status::reason_of(&error), Some(ErrorReason::BadCredentials));
+    system.interceptor.calls();
     let deletion = gateway::DeleteAccountRequest { password: PASSWORD.to_owned() };
-    assert!(wait(gateway.delete_account(ann.asks(deletion)).await).is_some());
-    assert_eq!(system.tap.calls(), ["user.Authenticate"]);
+    assert!(wait(gateway.delete_account(ann.request(deletion)).await).is_some());
+    assert_eq!(system.interceptor.calls(), ["user.Authenticate"]);
     assert!(gateway.login(log_in("ann")).await.is_ok(), "the account is still there");
 }
 
 #[tokio::test]
-async fn when_the_told_time_is_over_the_call_passes() {
-    let system = at_rest().await;
+async fn a_call_after_the_retry_delay_is_admitted() {
+    let system = without_jobs().await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
     let mut gateway = limited(&system, &["--follows-per-minute=60"]);
-    let mut told = None;
+    let mut delay = None;
     for _ in 0..1_000 {
-        told = wait(gateway.follow(follow(&ann, &bob)).await);
-        if told.is_some() {
+        delay = wait(gateway.follow(follow(&ann, &bob)).await);
+        if delay.is_some() {
             break;
         }
     }
-    let told = told.expect("never refused");
-    assert!(told <= Duration::from_secs(1), "{told:?}");
-    tokio::time::sleep(told).await;
+    let delay = delay.expect("never rejected");
+    assert!(delay <= Duration::from_secs(1), "{delay:?}");
+    tokio::time::sleep(delay).await;
     gateway.follow(follow(&ann, &bob)).await.unwrap();
 }
 
 #[tokio::test]
-async fn viewers_do_not_share_a_limit_but_sessions_of_one_do() {
-    let system = at_rest().await;
+async fn each_viewer_has_its_own_limit_across_sessions() {
+    let system = without_jobs().await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
     let mut gateway = limited(&system, &["--post-calls-per-minute=1"]);
@@ -156,17 +156,17 @@ async fn viewers_do_not_share_a_limit_but_sessions_of_one_do() {
     let token = gateway.login(log_in("ann")).await.unwrap().into_inner().token;
     let again = Member { id: ann.id, token };
     assert!(wait(gateway.publish(publish(&again)).await).is_some());
-    // Who is not known is nobody's viewer: told so, not counted.
-    let nobody = Member { id: 0, token: "nobody's".to_owned() };
+    // An unknown token is rejected as such, and not counted.
+    let unknown = Member { id: 0, token: "unknown's".to_owned() };
     for _ in 0..3 {
-        let refusal = gateway.publish(publish(&nobody)).await.unwrap_err();
-        assert_eq!(status::reason_of(&refusal), Some(ErrorReason::TokenInvalid));
+        let error = gateway.publish(publish(&unknown)).await.unwrap_err();
+        assert_eq!(status::reason_of(&error), Some(ErrorReason::TokenInvalid));
     }
 }
 
 #[tokio::test]
-async fn a_limit_of_0_is_none() {
-    let system = at_rest().await;
+async fn a_limit_of_0_disables_a_viewer_limit() {
+    let system = without_jobs().await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
     let mut gateway = limited(&system, &[]);
@@ -177,7 +177,7 @@ async fn a_limit_of_0_is_none() {
 
 #[tokio::test]
 async fn workers_of_a_process_share_the_limits_of_a_viewer() {
-    let system = at_rest().await;
+    let system = without_jobs().await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
     let limited = configured(&["--follows-per-minute=3"]);
@@ -191,10 +191,10 @@ async fn workers_of_a_process_share_the_limits_of_a_viewer() {
         GatewayServiceClient::new(Peer::local(&service, &limited.chassis))
     });
     for place in 0..6 {
-        let told = wait(workers[place % 2].follow(follow(&ann, &bob)).await);
-        assert_eq!(told.is_some(), place >= 3);
+        let delay = wait(workers[place % 2].follow(follow(&ann, &bob)).await);
+        assert_eq!(delay.is_some(), place >= 3);
     }
-    // One of them, beside its relay, keeps the limits small.
+    // One worker also runs the job that evicts idle keys.
     assert_eq!(jobs, [2, 0]);
     let unlimited = gateway_service(&config(), system.peers, Worker::ONLY);
     assert_eq!(unlimited.background.len(), 1);

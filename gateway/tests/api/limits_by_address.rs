@@ -1,4 +1,4 @@
-//! How often an address may make calls of one gateway, and whose address it is.
+//! Rate limits for each address, and the address behind proxies.
 
 use std::{net::TcpListener, time::Duration};
 
@@ -11,13 +11,16 @@ use tonic::{
 };
 
 use crate::{
-    limits::{at_rest, wait},
+    limits::{wait, without_jobs},
     system::{System, configured, gateway_service},
 };
 
 type Gateway = GatewayServiceClient<Channel>;
 
-/// Serves another gateway before a system's services, with limits, on the network, for as long as the runtime lives, and returns its address.
+/// Serves another gateway for a system's services, with rate limits, on the network, for the
+/// lifetime
+
+/// of the runtime. Returns its address.
 fn served(system: &System, flags: &[&str]) -> String {
     let config = configured(flags);
     let service = gateway_service(&config, system.peers.clone(), Worker::ONLY);
@@ -29,13 +32,13 @@ fn served(system: &System, flags: &[&str]) -> String {
     address
 }
 
-/// Returns a caller on a connection of its own, that comes from a local address.
+/// Returns a client with a separate connection from this local address.
 fn caller(gateway: &str, from: &str) -> Gateway {
     let endpoint = Endpoint::from_shared(gateway.to_owned()).unwrap();
     GatewayServiceClient::new(endpoint.local_address(Some(from.parse().unwrap())).connect_lazy())
 }
 
-/// A log-in that fails at once, without a password to look at.
+/// A log-in that fails at once, because its password is empty.
 async fn attempt(gateway: &mut Gateway, forwarded_for: Option<&str>) -> Option<Duration> {
     let mut request = Request::new(gateway::LoginRequest::default());
     if let Some(addresses) = forwarded_for {
@@ -45,8 +48,8 @@ async fn attempt(gateway: &mut Gateway, forwarded_for: Option<&str>) -> Option<D
 }
 
 #[tokio::test]
-async fn addresses_do_not_share_a_limit_and_what_is_refused_costs_no_call() {
-    let system = at_rest().await;
+async fn each_address_has_its_own_limit_and_rejections_cost_no_call() {
+    let system = without_jobs().await;
     let flags = [
         "--logins-per-minute=2",
         "--registrations-per-hour=1",
@@ -55,34 +58,34 @@ async fn addresses_do_not_share_a_limit_and_what_is_refused_costs_no_call() {
     let gateway = served(&system, &flags);
     let [mut one, mut other] = ["127.0.0.2", "127.0.0.3"].map(|from| caller(&gateway, from));
     for caller in [&mut one, &mut other] {
-        system.tap.calls();
+        system.interceptor.calls();
         for _ in 0..2 {
             assert_eq!(attempt(caller, None).await, None);
         }
-        assert_eq!(system.tap.calls(), ["user.Login"; 2]);
+        assert_eq!(system.interceptor.calls(), ["user.Login"; 2]);
         assert!(attempt(caller, None).await.is_some_and(|wait| wait <= Duration::from_secs(30)));
         let mut register =
             async || wait(caller.register(gateway::RegisterRequest::default()).await);
         assert_eq!(register().await, None);
-        assert_eq!(system.tap.calls(), ["user.Register"]);
+        assert_eq!(system.interceptor.calls(), ["user.Register"]);
         assert!(register().await.is_some_and(|wait| wait > Duration::from_secs(3_000)));
-        assert_eq!(system.tap.calls(), [""; 0]);
+        assert_eq!(system.interceptor.calls(), [""; 0]);
         let mut check = async || {
             let request = gateway::CheckAvailabilityRequest::default();
             wait(caller.check_availability(request).await)
         };
         assert_eq!(check().await, None);
-        assert_eq!(system.tap.calls(), ["user.CheckAvailability"]);
+        assert_eq!(system.interceptor.calls(), ["user.CheckAvailability"]);
         assert!(check().await.is_some_and(|wait| wait <= Duration::from_secs(60)));
-        assert_eq!(system.tap.calls(), [""; 0]);
+        assert_eq!(system.interceptor.calls(), [""; 0]);
     }
-    // Another connection is no other address.
+    // Another connection from the same address.
     assert!(attempt(&mut caller(&gateway, "127.0.0.2"), None).await.is_some());
 }
 
 #[tokio::test]
-async fn all_addresses_together_have_a_limit_that_one_alone_cannot_use_up() {
-    let system = at_rest().await;
+async fn one_address_cannot_exhaust_the_limit_of_all_addresses() {
+    let system = without_jobs().await;
     let flags = [
         "--registrations-per-hour=2",
         "--registrations-per-hour-total=3",
@@ -102,7 +105,7 @@ async fn all_addresses_together_have_a_limit_that_one_alone_cannot_use_up() {
     }
     for (answers, period) in [(registers, 3_600), (checks, 60)] {
         let passed: Vec<_> = answers.iter().map(Option::is_none).collect();
-        // What is refused to the first address is not taken from the second.
+        // Rejections of the first address do not count for the second.
         let expected = [[true, true, false, false], [true, false, false, false], [false; 4]];
         assert_eq!(passed, expected.concat());
         let waits = answers.into_iter().flatten();
@@ -111,26 +114,26 @@ async fn all_addresses_together_have_a_limit_that_one_alone_cannot_use_up() {
 }
 
 #[tokio::test]
-async fn only_a_trusted_proxy_says_for_whom_it_calls() {
-    let system = at_rest().await;
+async fn forwarded_addresses_are_accepted_from_trusted_proxies_only() {
+    let system = without_jobs().await;
     let flags = ["--logins-per-minute=1", "--trusted-proxies=127.0.0.2,10.0.0.0/8"];
     let gateway = served(&system, &flags);
     let mut proxy = caller(&gateway, "127.0.0.2");
-    for people in ["198.51.100.1", "1.1.1.1, 198.51.100.2, 10.0.0.9", "2001:db8::1"] {
-        assert_eq!(attempt(&mut proxy, Some(people)).await, None, "{people}");
-        assert!(attempt(&mut proxy, Some(people)).await.is_some(), "{people}");
+    for members in ["198.51.100.1", "1.1.1.1, 198.51.100.2, 10.0.0.9", "2001:db8::1"] {
+        assert_eq!(attempt(&mut proxy, Some(members)).await, None, "{members}");
+        assert!(attempt(&mut proxy, Some(members)).await.is_some(), "{members}");
     }
-    // What somebody tells their proxy makes them nobody else; nor does an address of their network.
-    for people in ["7.7.7.7, 198.51.100.1", "198.51.100.2", "2001:db8::2"] {
-        assert!(attempt(&mut proxy, Some(people)).await.is_some(), "{people}");
+    // Entries that the client sent to the proxy are ignored, as are other addresses of its network.
+    for members in ["7.7.7.7, 198.51.100.1", "198.51.100.2", "2001:db8::2"] {
+        assert!(attempt(&mut proxy, Some(members)).await.is_some(), "{members}");
     }
     let mut anybody = caller(&gateway, "127.0.0.3");
     assert_eq!(attempt(&mut anybody, Some("198.51.100.8")).await, None);
     assert!(attempt(&mut anybody, Some("198.51.100.9")).await.is_some());
-    // Whom it named has lost nothing by it.
+    // The named address is not charged.
     assert_eq!(attempt(&mut proxy, Some("198.51.100.9")).await, None);
 
-    // By default nobody is trusted.
+    // By default, no proxy is trusted.
     let gateway = served(&system, &flags[..1]);
     let mut proxy = caller(&gateway, "127.0.0.2");
     assert_eq!(attempt(&mut proxy, Some("198.51.100.1")).await, None);
@@ -138,8 +141,8 @@ async fn only_a_trusted_proxy_says_for_whom_it_calls() {
 }
 
 #[tokio::test]
-async fn a_limit_of_0_is_none_for_an_address_either() {
-    let system = at_rest().await;
+async fn a_limit_of_0_disables_an_address_limit() {
+    let system = without_jobs().await;
     let mut caller = caller(&served(&system, &[]), "127.0.0.2");
     for _ in 0..500 {
         assert_eq!(attempt(&mut caller, None).await, None);
@@ -148,16 +151,16 @@ async fn a_limit_of_0_is_none_for_an_address_either() {
 
 #[tokio::test]
 async fn threads_of_a_process_share_the_limits_of_an_address() {
-    let nowhere = format!("http://127.0.0.1:{}", free_port());
+    let unavailable_peer = format!("http://127.0.0.1:{}", free_port());
     let program = env!("CARGO_BIN_EXE_microblog-gateway");
-    let flags = ["--threads=2", "--registrations-per-hour=5", "--user-url", &nowhere];
+    let flags = ["--threads=2", "--registrations-per-hour=5", "--user-url", &unavailable_peer];
     let process = Process::start(program, &flags).await;
-    let mut refused = 0;
+    let mut rejected = 0;
     for _ in 0..24 {
-        // Which thread is handed a connection, the kernel decides by its port.
+        // The kernel selects the thread of a connection by its port.
         let mut caller = caller(&process.address(), "127.0.0.2");
         let answer = caller.register(gateway::RegisterRequest::default()).await;
-        refused += usize::from(wait(answer).is_some());
+        rejected += usize::from(wait(answer).is_some());
     }
-    assert_eq!(refused, 19);
+    assert_eq!(rejected, 19);
 }

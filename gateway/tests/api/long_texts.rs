@@ -1,4 +1,4 @@
-//! Texts as long as they may be: whatever is asked for, its answer is one that a client takes.
+//! Texts of maximum length: every response fits into the client's message limit.
 
 use std::collections::HashSet;
 
@@ -6,28 +6,28 @@ use microblog_proto::post;
 use microblog_testkit::Topology;
 
 use crate::{
-    acts::request_id,
+    actions::request_id,
     system::{Flags, Jobs, System},
 };
 
-/// Returns a text of about 30 kB, which is that of 2,000 characters.
+/// Returns a text of 2,000 characters, about 30 kB.
 pub(crate) fn long(i: usize) -> String {
-    // A letter with its marks, which are 15 bytes together.
+    // A letter with combining marks, 15 bytes in total.
     format!("{i} {}", format!("a{}", "\u{20dd}\u{20de}\u{302}\u{30d}\u{30e}\u{311}").repeat(1_990))
 }
 
-async fn at_rest() -> System {
+async fn without_jobs() -> System {
     System::start_on(Topology::Single, Jobs::Rest, Flags::default()).await
 }
 
 #[tokio::test]
 async fn long_comments_are_all_shown_once() {
-    let system = at_rest().await;
+    let system = without_jobs().await;
     let ann = system.join("ann").await;
     let muted = system.join("muted").await;
     let post_id = system.publish(&ann, "what do you think?").await.id;
     for i in 0..200 {
-        // Every third is not for Ann: what is left out is filled up.
+        // Every third is hidden from Ann, so pages are filled again.
         let author_id = if i % 3 == 0 { muted.id } else { ann.id };
         let (request_id, text) = (request_id(), long(i));
         let request =
@@ -57,8 +57,8 @@ async fn long_comments_are_all_shown_once() {
 }
 
 #[tokio::test]
-async fn long_reposts_are_all_shown_once_and_each_by_itself() {
-    let system = at_rest().await;
+async fn long_reposts_are_all_shown_once() {
+    let system = without_jobs().await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
     let post_id = system.publish(&ann, &long(0)).await.id;

@@ -1,43 +1,43 @@
-//! The system end to end: the gateway before the real services, on real Redis.
+//! End-to-end tests: the gateway with real services and Redis.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
 mod account_lists;
-mod account_refusals;
-mod acts;
-mod blocked;
+mod actions;
+mod blocks;
 mod cost;
 mod deletions;
+mod error_precedence;
+mod errors;
 mod graph;
+mod interceptor;
+mod invalid_account_requests;
+mod invalid_post_requests;
+mod invalid_requests;
 mod limits;
 mod limits_by_address;
 mod long_texts;
 mod memory_limit;
 mod mentions;
+mod older_posts;
+mod older_posts_errors;
 mod outages;
 mod outages_of_posts;
 mod own_posts;
 mod paging;
-mod past;
-mod past_faults;
 mod post_costs;
-mod post_faults;
 mod post_pages;
-mod post_refusals;
 mod posts;
 mod process;
 mod reactions;
-mod refusals;
-mod refused;
 mod roots;
 mod sessions;
-mod stand_ins;
+mod suppressed_reposts;
 mod system;
-mod tap;
-mod timeline_acts;
+mod timeline_actions;
 mod timeline_costs;
-mod timeline_faults;
+mod timeline_errors;
 mod timeline_pages;
 mod timelines;
-mod watching;
-mod watching_slowly;
+mod watch_home;
+mod watch_home_slow_reader;

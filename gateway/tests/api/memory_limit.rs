@@ -1,4 +1,4 @@
-//! Redis at `maxmemory`: which calls go on, and which are rejected since they would take more memory.
+//! Redis at `maxmemory`: calls that add data are rejected, all others succeed.
 
 use microblog_chassis::status;
 use microblog_proto::{common::ErrorReason, gateway, relation, user};
@@ -6,9 +6,9 @@ use microblog_testkit::{eventually, redis};
 use tonic::{Code, Request};
 
 use crate::{
-    acts::request_id,
+    actions::request_id,
     system::{Member, PASSWORD, System, by_id, email, registration, with_token},
-    timeline_acts::SOON,
+    timeline_actions::SOON,
 };
 
 /// Sets the memory limit of the store, which all four keyspaces share; 0 for none.
@@ -20,7 +20,7 @@ async fn limit_memory(system: &System, bytes: u64) {
     }
 }
 
-/// Who is there before the limit is reached, and what they did.
+/// The accounts and data from before the limit.
 struct World {
     system: System,
     ann: Member,
@@ -28,9 +28,9 @@ struct World {
     cat: Member,
     dan: Member,
     eve: Member,
-    /// A second session of bob's.
+    /// A second session of bob.
     token: String,
-    /// Ann's, liked and commented on by bob.
+    /// A post of Ann, liked and commented on by bob.
     post_id: u64,
     comment_id: u64,
 }
@@ -62,7 +62,7 @@ impl World {
     }
 }
 
-/// Makes a call that goes on, and returns its answer.
+/// Makes a call that must succeed, and returns its response.
 macro_rules! goes_on {
     ($world:expr, $method:ident, $request:expr) => {
         match $world.system.gateway().$method($request).await {
@@ -72,7 +72,7 @@ macro_rules! goes_on {
     };
 }
 
-/// Makes a call that is rejected.
+/// Makes a call that must be rejected.
 macro_rules! is_refused {
     ($world:expr, $method:ident, $request:expr) => {
         let answer = $world.system.gateway().$method($request).await;
@@ -84,7 +84,7 @@ macro_rules! is_refused {
 }
 
 #[tokio::test]
-async fn what_takes_more_memory_is_refused_and_changes_nothing() {
+async fn calls_that_add_data_are_rejected_without_effect() {
     let world = World::new().await;
     limit_memory(&world.system, 1).await;
     let World { ann, bob, cat, post_id, .. } = &world;
@@ -103,12 +103,12 @@ async fn what_takes_more_memory_is_refused_and_changes_nothing() {
     let profile = gateway::UpdateProfileRequest { changes: Some(changes) };
     for _ in 0..2 {
         is_refused!(world, register, register.clone());
-        is_refused!(world, update_profile, bob.asks(profile.clone()));
-        is_refused!(world, follow, bob.asks(gateway::FollowRequest { user: by_id(cat.id) }));
-        is_refused!(world, publish, ann.asks(publish.clone()));
-        is_refused!(world, repost, cat.asks(repost.clone()));
-        is_refused!(world, like, cat.asks(gateway::LikeRequest { post_id }));
-        is_refused!(world, comment, cat.asks(comment.clone()));
+        is_refused!(world, update_profile, bob.request(profile.clone()));
+        is_refused!(world, follow, bob.request(gateway::FollowRequest { user: by_id(cat.id) }));
+        is_refused!(world, publish, ann.request(publish.clone()));
+        is_refused!(world, repost, cat.request(repost.clone()));
+        is_refused!(world, like, cat.request(gateway::LikeRequest { post_id }));
+        is_refused!(world, comment, cat.request(comment.clone()));
     }
     let available = gateway::CheckAvailabilityRequest { name: "fay".into() };
     assert_eq!(goes_on!(world, check_availability, available).name_available, Some(true));
@@ -116,15 +116,15 @@ async fn what_takes_more_memory_is_refused_and_changes_nothing() {
     let counts = counts.post.unwrap();
     assert_eq!((counts.likes, counts.comments, counts.reposts), (1, 1, 0));
     assert_eq!(world.counts(bob).await.following, 1);
-    // And no relation service or store is taken for away afterwards.
+    // Afterwards, neither the relation service nor its store counts as unavailable.
     limit_memory(&world.system, 0).await;
     goes_on!(world, register, register);
-    goes_on!(world, update_profile, bob.asks(profile));
-    goes_on!(world, follow, bob.asks(gateway::FollowRequest { user: by_id(cat.id) }));
-    goes_on!(world, publish, ann.asks(publish));
-    goes_on!(world, repost, cat.asks(repost));
-    goes_on!(world, like, cat.asks(gateway::LikeRequest { post_id }));
-    goes_on!(world, comment, cat.asks(comment));
+    goes_on!(world, update_profile, bob.request(profile));
+    goes_on!(world, follow, bob.request(gateway::FollowRequest { user: by_id(cat.id) }));
+    goes_on!(world, publish, ann.request(publish));
+    goes_on!(world, repost, cat.request(repost));
+    goes_on!(world, like, cat.request(gateway::LikeRequest { post_id }));
+    goes_on!(world, comment, cat.request(comment));
     eventually("bob sees what was posted", SOON, async || {
         world.system.home_texts(bob).await.contains(&"two".to_owned())
     })
@@ -132,13 +132,13 @@ async fn what_takes_more_memory_is_refused_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn reads_go_on_without_memory() {
+async fn reads_succeed_at_the_memory_limit() {
     let world = World::new().await;
     limit_memory(&world.system, 1).await;
     let World { system, ann, bob, cat, post_id, .. } = &world;
     let post_id = *post_id;
 
-    // The first look of somebody who has no home timeline, and looks of somebody who has one.
+    // The first read without a home timeline, and reads of an existing one.
     for viewer in [cat, bob, cat] {
         assert_eq!(system.home_texts(viewer).await, ["one"]);
     }
@@ -148,88 +148,88 @@ async fn reads_go_on_without_memory() {
     goes_on!(
         world,
         count_new,
-        cat.asks(gateway::CountNewRequest { since_token: since_token.clone() })
+        cat.request(gateway::CountNewRequest { since_token: since_token.clone() })
     );
     let mut watch =
-        goes_on!(world, watch_home, cat.asks(gateway::WatchHomeRequest { since_token }));
+        goes_on!(world, watch_home, cat.request(gateway::WatchHomeRequest { since_token }));
     assert!(watch.message().await.unwrap().unwrap().posts.is_empty());
 
-    goes_on!(world, me, bob.asks(gateway::MeRequest {}));
+    goes_on!(world, me, bob.request(gateway::MeRequest {}));
     goes_on!(world, check_availability, gateway::CheckAvailabilityRequest { name: "fay".into() });
     let user = || by_id(ann.id);
-    goes_on!(world, view_user, bob.asks(gateway::ViewUserRequest { user: user() }));
+    goes_on!(world, view_user, bob.request(gateway::ViewUserRequest { user: user() }));
     goes_on!(
         world,
         view_following,
-        bob.asks(gateway::ViewFollowingRequest { user: user(), ..Default::default() })
+        bob.request(gateway::ViewFollowingRequest { user: user(), ..Default::default() })
     );
     goes_on!(
         world,
         view_followers,
-        bob.asks(gateway::ViewFollowersRequest { user: user(), ..Default::default() })
+        bob.request(gateway::ViewFollowersRequest { user: user(), ..Default::default() })
     );
     goes_on!(
         world,
         view_mutuals,
-        ann.asks(gateway::ViewMutualsRequest { user: user(), ..Default::default() })
+        ann.request(gateway::ViewMutualsRequest { user: user(), ..Default::default() })
     );
     goes_on!(
         world,
         view_common_following,
-        bob.asks(gateway::ViewCommonFollowingRequest { user: user(), ..Default::default() })
+        bob.request(gateway::ViewCommonFollowingRequest { user: user(), ..Default::default() })
     );
     goes_on!(
         world,
         view_followers_i_follow,
-        bob.asks(gateway::ViewFollowersIFollowRequest { user: user(), ..Default::default() })
+        bob.request(gateway::ViewFollowersIFollowRequest { user: user(), ..Default::default() })
     );
-    goes_on!(world, view_blocks, cat.asks(gateway::ViewBlocksRequest::default()));
-    goes_on!(world, view_mutes, cat.asks(gateway::ViewMutesRequest::default()));
-    goes_on!(world, view_post, bob.asks(gateway::ViewPostRequest { post_id }));
+    goes_on!(world, view_blocks, cat.request(gateway::ViewBlocksRequest::default()));
+    goes_on!(world, view_mutes, cat.request(gateway::ViewMutesRequest::default()));
+    goes_on!(world, view_post, bob.request(gateway::ViewPostRequest { post_id }));
     goes_on!(
         world,
         view_likers,
-        bob.asks(gateway::ViewLikersRequest { post_id, ..Default::default() })
+        bob.request(gateway::ViewLikersRequest { post_id, ..Default::default() })
     );
     goes_on!(
         world,
         view_comments,
-        bob.asks(gateway::ViewCommentsRequest { post_id, ..Default::default() })
+        bob.request(gateway::ViewCommentsRequest { post_id, ..Default::default() })
     );
     goes_on!(
         world,
         view_reposts,
-        bob.asks(gateway::ViewRepostsRequest { post_id, ..Default::default() })
+        bob.request(gateway::ViewRepostsRequest { post_id, ..Default::default() })
     );
 }
 
 #[tokio::test]
-async fn what_frees_memory_or_protects_an_account_goes_on_without_memory() {
+async fn deletions_and_protective_calls_succeed_at_the_memory_limit() {
     let world = World::new().await;
     limit_memory(&world.system, 1).await;
     let World { system, ann, bob, cat, dan, eve, post_id, comment_id, .. } = &world;
     let (post_id, comment_id) = (*post_id, *comment_id);
 
-    goes_on!(world, unlike, bob.asks(gateway::UnlikeRequest { post_id }));
+    goes_on!(world, unlike, bob.request(gateway::UnlikeRequest { post_id }));
     goes_on!(
         world,
         delete_comment,
-        bob.asks(gateway::DeleteCommentRequest { post_id, comment_id })
+        bob.request(gateway::DeleteCommentRequest { post_id, comment_id })
     );
-    goes_on!(world, delete_post, ann.asks(gateway::DeletePostRequest { post_id }));
+    goes_on!(world, delete_post, ann.request(gateway::DeletePostRequest { post_id }));
     assert_eq!(system.home_texts(bob).await, [""; 0]);
-    goes_on!(world, unfollow, bob.asks(gateway::UnfollowRequest { user: by_id(ann.id) }));
+    goes_on!(world, unfollow, bob.request(gateway::UnfollowRequest { user: by_id(ann.id) }));
     goes_on!(
         world,
         remove_follower,
-        ann.asks(gateway::RemoveFollowerRequest { user: by_id(cat.id) })
+        ann.request(gateway::RemoveFollowerRequest { user: by_id(cat.id) })
     );
-    goes_on!(world, block, ann.asks(gateway::BlockRequest { user: by_id(dan.id) }));
-    // Eve is left.
+    goes_on!(world, block, ann.request(gateway::BlockRequest { user: by_id(dan.id) }));
+    // Only Eve remains.
     assert_eq!(world.counts(ann).await.followers, 1);
-    goes_on!(world, unblock, cat.asks(gateway::UnblockRequest { user: by_id(dan.id) }));
-    goes_on!(world, mute, ann.asks(gateway::MuteRequest { user: by_id(eve.id) }));
-    goes_on!(world, unmute, cat.asks(gateway::UnmuteRequest { user: by_id(eve.id) }));
+    goes_on!(world, unblock, cat.request(gateway::UnblockRequest { user: by_id(dan.id) }));
+    goes_on!(world, mute, ann.request(gateway::MuteRequest { user: by_id(eve.id) }));
+    goes_on!(world, unmute, cat.request(gateway::UnmuteRequest { user: by_id(eve.id) }));
 
     let login =
         |password: &str| gateway::LoginRequest { login: email("bob"), password: password.into() };
@@ -239,11 +239,11 @@ async fn what_frees_memory_or_protects_an_account_goes_on_without_memory() {
         current_password: PASSWORD.to_owned(),
         new_password: "another horse battery".to_owned(),
     };
-    goes_on!(world, change_password, bob.asks(change));
+    goes_on!(world, change_password, bob.request(change));
     goes_on!(world, login, login("another horse battery"));
 
     let delete = gateway::DeleteAccountRequest { password: PASSWORD.to_owned() };
-    goes_on!(world, delete_account, eve.asks(delete));
+    goes_on!(world, delete_account, eve.request(delete));
     eventually("the deletion is carried out", SOON, async || {
         let request = Request::new(user::ListDeletionsRequest::default());
         let left = system.user().list_deletions(request).await.unwrap().into_inner().user_ids;

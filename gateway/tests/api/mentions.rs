@@ -1,4 +1,4 @@
-//! Mentions in posts and comments, and whom they point to.
+//! Mentions in posts and comments, and the accounts that they refer to.
 
 use microblog_proto::{
     gateway,
@@ -9,11 +9,11 @@ use microblog_proto::{
 use microblog_testkit::Topology;
 
 use crate::{
-    acts::request_id,
+    actions::request_id,
     system::{Flags, Jobs, PASSWORD, System},
 };
 
-/// Returns the names that a text mentions, as written, and whose they are.
+/// Returns the names that a text mentions, as written, and their accounts.
 fn mentioned(entities: &[Entity]) -> Vec<(&str, u64)> {
     let mentions = entities.iter().filter_map(|entity| match &entity.target {
         Some(Target::Mention(mention)) => Some((mention.name.as_str(), mention.user_id)),
@@ -23,12 +23,12 @@ fn mentioned(entities: &[Entity]) -> Vec<(&str, u64)> {
 }
 
 #[tokio::test]
-async fn mentions_point_to_accounts_wherever_a_text_is_shown() {
+async fn mentions_are_resolved_in_every_view() {
     let system = System::start().await;
     let ann = system.join("Ann").await;
     let bob = system.join("bob").await;
-    let post = system.publish(&ann, "@BOB #and @nobody, @ann").await;
-    let expected = [("BOB", bob.id), ("nobody", 0), ("ann", ann.id)];
+    let post = system.publish(&ann, "@BOB #and @unknown, @ann").await;
+    let expected = [("BOB", bob.id), ("unknown", 0), ("ann", ann.id)];
     assert_eq!(mentioned(&post.entities), expected);
     let comment = system.comment(&bob, post.id, "no, @Ann!").await;
     assert_eq!(mentioned(&comment.entities), [("Ann", ann.id)]);
@@ -51,7 +51,7 @@ async fn mentions_point_to_accounts_wherever_a_text_is_shown() {
 }
 
 #[tokio::test]
-async fn a_name_is_whose_it_is_when_the_text_is_read() {
+async fn mentions_are_resolved_at_read_time() {
     let at_once = Flags { user: &["--freed-name-hold-s=0"], ..Flags::default() };
     let system = System::start_on(Topology::Single, Jobs::Run, at_once).await;
     let ann = system.join("ann").await;
@@ -65,7 +65,7 @@ async fn a_name_is_whose_it_is_when_the_text_is_read() {
     let request = user::DeleteUserRequest { user_id: bob.id, password: PASSWORD.to_owned() };
     system.user().delete_user(request).await.unwrap();
     assert_eq!(whose().await, 0);
-    // Who has the name now is not who was meant, but is meant by what is written from now on.
+    // The new owner of the name is mentioned by newer texts only.
     let next = system.join("BOB").await;
     assert_eq!(whose().await, 0);
     let (post, comment) = ("dear @bob", "no, @bob");
@@ -76,7 +76,7 @@ async fn a_name_is_whose_it_is_when_the_text_is_read() {
 }
 
 #[tokio::test]
-async fn a_text_never_means_an_account_that_is_younger() {
+async fn a_mention_never_refers_to_an_account_newer_than_the_text() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let root = system.publish(&ann, "where is @bob?").await;
@@ -86,7 +86,7 @@ async fn a_text_never_means_an_account_that_is_younger() {
     }
     let bob = system.join("bob").await;
     let repost = system.repost(&ann, root.id, "there: @bob").await;
-    // The repost is younger than bob, its root and the comment are older.
+    // The repost is newer than bob; its root and the comment are older.
     for viewer in [Some(&bob), None] {
         let view = system.view(viewer, repost.id).await;
         assert_eq!(mentioned(&view.post.unwrap().entities), [("bob", bob.id)]);
@@ -97,7 +97,7 @@ async fn a_text_never_means_an_account_that_is_younger() {
 }
 
 #[tokio::test]
-async fn a_text_of_hundreds_of_mentions_is_answered() {
+async fn hundreds_of_mentions_in_a_text_are_resolved() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
@@ -114,7 +114,7 @@ async fn a_text_of_hundreds_of_mentions_is_answered() {
 
     let (request_id, text) = (request_id(), format!("{text} @bob"));
     let request = gateway::CommentRequest { request_id, post_id: post.id, text, in_reply_to_id: 0 };
-    system.gateway().comment(bob.asks(request)).await.unwrap();
+    system.gateway().comment(bob.request(request)).await.unwrap();
     system.comment(&bob, post.id, "thanks, @ann").await;
     let comments = system.comments(None, post.id, 0, "").await.comments;
     let last = comments[1].comment.as_ref().unwrap();

@@ -1,5 +1,4 @@
-//! Timelines back to the first post: a reader cannot tell where what the timeline service holds of
-//! them ends.
+//! Timelines back to the first post: paging is transparent across stored timelines and older posts.
 
 use std::collections::HashSet;
 
@@ -8,16 +7,16 @@ use microblog_testkit::eventually;
 
 use crate::{
     system::{Member, System, by_id},
-    timeline_acts::{SOON, at_rest, post_ids, texts},
+    timeline_actions::{SOON, post_ids, texts, without_jobs},
     timeline_pages::{Which, read, tags},
 };
 
-/// How many posts are published one after the other, each by the next author.
+/// Number of posts, published by the authors in turn.
 const POSTS: usize = 1_400;
 
-/// Ann, who follows Bob, Carl, Mia, whom she mutes, Una and Bea, as they follow her; and what they and she posted, oldest
-/// first.
-struct Scene {
+/// Ann and her mutual follows Bob, Carl, Mia (whom she mutes), Una and Bea, and the posts of all,
+/// oldest first.
+struct Fixture {
     system: System,
     ann: Member,
     bob: Member,
@@ -28,8 +27,8 @@ struct Scene {
     posts: Vec<(u64, u64)>,
 }
 
-impl Scene {
-    /// Most is Bob's: more than a user timeline holds.
+impl Fixture {
+    /// Bob publishes most: more than a stored user timeline.
     async fn set(system: System) -> Self {
         let [ann, bob, carl] =
             [system.join("ann").await, system.join("bob").await, system.join("carl").await];
@@ -52,19 +51,19 @@ impl Scene {
             let ids = system.publish_many(author, vec![format!("post {i}")]).await;
             posts.push((ids[0], author.id));
         }
-        // Those of one moment have an order of their own.
+        // Posts of the same millisecond are ordered by id.
         posts.sort_unstable();
         Self { system, ann, bob, carl, mia, una, bea, posts }
     }
 
-    /// Returns the posts of all but some authors, newest first.
+    /// Returns the posts of all except these authors, newest first.
     fn without(&self, authors: &[&Member]) -> Vec<u64> {
         let is_kept = |author| authors.iter().all(|member| member.id != author);
         let posts = self.posts.iter().rev().filter(|(_, author)| is_kept(*author));
         posts.map(|(id, _)| *id).collect()
     }
 
-    /// Returns what an author posted, newest first.
+    /// Returns the posts of an author, newest first.
     fn by(&self, author: &Member) -> Vec<u64> {
         let posts = self.posts.iter().rev().filter(|(_, id)| *id == author.id);
         posts.map(|(id, _)| *id).collect()
@@ -83,28 +82,28 @@ impl Scene {
 
 #[tokio::test]
 async fn timelines_go_back_to_the_first_post() {
-    let scene = Scene::set(at_rest().await).await;
-    let Scene { system, ann, bob, mia, una, bea, .. } = &scene;
-    let of_bob = scene.by(bob);
+    let fixture = Fixture::set(without_jobs().await).await;
+    let Fixture { system, ann, bob, mia, una, bea, .. } = &fixture;
+    let of_bob = fixture.by(bob);
     assert!(of_bob.len() > 1_040);
     assert_eq!(read(system, Which::User(bob), 200).await, of_bob);
-    assert_eq!(read(system, Which::Home(ann), 200).await, scene.without(&[]));
-    assert_eq!(read(system, Which::Friends(ann), 200).await, scene.without(&[ann]));
+    assert_eq!(read(system, Which::Home(ann), 200).await, fixture.without(&[]));
+    assert_eq!(read(system, Which::Friends(ann), 200).await, fixture.without(&[ann]));
 
     system.mute(ann, mia).await;
-    scene.unfollow(una).await;
+    fixture.unfollow(una).await;
     system.block(bea, ann).await;
-    // A stretch across where the timelines end, and single ones everywhere.
+    // A run across the end of the stored timelines, and single posts everywhere.
     let is_deleted =
         |i: usize| (780..850).contains(&i) || (985..1_020).contains(&i) || i.is_multiple_of(7);
     let deleted = of_bob.iter().enumerate().filter(|(i, _)| is_deleted(*i)).map(|(_, &id)| id);
-    let deleted = scene.delete(bob, deleted).await;
+    let deleted = fixture.delete(bob, deleted).await;
     let left = |mut posts: Vec<u64>| {
         posts.retain(|id| !deleted.contains(id));
         posts
     };
-    let (home, user) = (left(scene.without(&[mia, una, bea])), left(of_bob));
-    let friends = left(scene.without(&[ann, mia, una, bea]));
+    let (home, user) = (left(fixture.without(&[mia, una, bea])), left(of_bob));
+    let friends = left(fixture.without(&[ann, mia, una, bea]));
     for page_size in [13, 50, 120, 200] {
         assert_eq!(read(system, Which::Home(ann), page_size).await, home, "{page_size} a page");
         let of_friends = read(system, Which::Friends(ann), page_size).await;
@@ -113,8 +112,8 @@ async fn timelines_go_back_to_the_first_post() {
     }
 }
 
-/// Ann and two friends, of whom one then has more posts than a timeline holds. Returns those of the
-/// other, newest first, and of the one.
+/// Ann and two friends, one of whom has more posts than a stored timeline. Returns the posts of the
+/// other, newest first, and of this one.
 async fn with_a_prolific_friend(system: &System) -> (Member, Member, Vec<u64>, Vec<u64>) {
     let [ann, bob, carl] =
         [system.join("ann").await, system.join("bob").await, system.join("carl").await];
@@ -129,13 +128,13 @@ async fn with_a_prolific_friend(system: &System) -> (Member, Member, Vec<u64>, V
 }
 
 #[tokio::test]
-async fn a_friend_who_is_muted_leaves_the_posts_of_the_others() {
-    let system = at_rest().await;
+async fn muting_a_friend_keeps_the_posts_of_the_others() {
+    let system = without_jobs().await;
     let (ann, bob, few, _) = with_a_prolific_friend(&system).await;
     system.mute(&ann, &bob).await;
-    system.tap.calls();
+    system.interceptor.calls();
     assert_eq!(post_ids(&system.friends_page(&ann, 60, "").await.posts), few);
-    let calls = system.tap.calls();
+    let calls = system.interceptor.calls();
     assert!(calls.iter().all(|call| *call != "post.ListAuthorsPosts"), "all of it is held");
     for page_size in [1, 7, 20, 200] {
         let read = read(&system, Which::Friends(&ann), page_size).await;
@@ -144,8 +143,8 @@ async fn a_friend_who_is_muted_leaves_the_posts_of_the_others() {
 }
 
 #[tokio::test]
-async fn a_friend_who_deletes_all_leaves_the_posts_of_the_others() {
-    let system = at_rest().await;
+async fn deletions_by_a_friend_keep_the_posts_of_the_others() {
+    let system = without_jobs().await;
     let (ann, bob, few, many) = with_a_prolific_friend(&system).await;
     let whole: Vec<_> = many.iter().rev().chain(&few).copied().collect();
     assert_eq!(read(&system, Which::Friends(&ann), 100).await, whole);
@@ -157,16 +156,16 @@ async fn a_friend_who_deletes_all_leaves_the_posts_of_the_others() {
 }
 
 #[tokio::test]
-async fn what_changes_meanwhile_makes_no_gap_and_no_repeat() {
-    let scene = Scene::set(System::start().await).await;
-    let Scene { system, ann, bob, carl, mia, una, bea, .. } = &scene;
+async fn concurrent_changes_cause_no_gap_and_no_repeat() {
+    let fixture = Fixture::set(System::start().await).await;
+    let Fixture { system, ann, bob, carl, mia, una, bea, .. } = &fixture;
     eventually("all is delivered", SOON, async || {
         let posts = system.home(ann, 200, "", "").await.posts;
-        post_ids(&posts) == scene.without(&[])[..200]
+        post_ids(&posts) == fixture.without(&[])[..200]
     })
     .await;
     let (mut seen, mut token, mut pages) = (Vec::new(), String::new(), 0);
-    let mut gone: HashSet<u64> = HashSet::new();
+    let mut deleted: HashSet<u64> = HashSet::new();
     loop {
         let page = system.home(ann, 31, &token, "").await;
         seen.extend(post_ids(&page.posts));
@@ -176,40 +175,40 @@ async fn what_changes_meanwhile_makes_no_gap_and_no_repeat() {
         }
         assert_eq!(page.posts.len(), 31, "a page is short only at the end");
         pages += 1;
-        // New ones come: more in all than a page has, and once more than a timeline holds.
+        // New posts: more in total than a page, and once more than a stored timeline.
         let new = if pages == 12 { 900 } else { 5 };
         system.publish_many(carl, vec!["new".to_owned(); new]).await;
-        // One that was shown goes, and one that was not.
+        // Deletes one that was shown, and one that was not.
         let last = *seen.last().unwrap();
-        let next = scene.by(bob).into_iter().filter(|&id| id < last);
-        gone.extend(scene.delete(bob, next.skip(20).take(1)).await);
+        let next = fixture.by(bob).into_iter().filter(|&id| id < last);
+        deleted.extend(fixture.delete(bob, next.skip(20).take(1)).await);
         match pages {
             10 => system.mute(ann, mia).await,
-            20 => scene.unfollow(una).await,
+            20 => fixture.unfollow(una).await,
             30 => system.block(ann, bea).await,
-            35 => scene.unfollow(carl).await,
+            35 => fixture.unfollow(carl).await,
             _ => {}
         }
     }
     assert!(pages >= 36, "{pages} pages");
     assert!(seen.is_sorted_by(|a, b| a > b), "each once, newest first");
-    let missing = scene.without(&[mia, una, bea, carl]);
+    let missing = fixture.without(&[mia, una, bea, carl]);
     let seen: HashSet<_> = seen.into_iter().collect();
     let missing: Vec<_> =
-        missing.into_iter().filter(|id| !seen.contains(id) && !gone.contains(id)).collect();
+        missing.into_iter().filter(|id| !seen.contains(id) && !deleted.contains(id)).collect();
     assert_eq!(missing, [0; 0], "skipped");
-    assert!(gone.iter().all(|id| !seen.contains(id)), "a deleted one is shown");
+    assert!(deleted.iter().all(|id| !seen.contains(id)), "a deleted one is shown");
     for (author, shown) in [(mia, 10), (una, 20), (bea, 30), (carl, 35)] {
-        // All before, and nothing after.
-        let of_author = scene.by(author).into_iter().filter(|id| seen.contains(id)).count();
+        // All posts before, and none after.
+        let of_author = fixture.by(author).into_iter().filter(|id| seen.contains(id)).count();
         assert!((shown..=2 * shown + 2).contains(&of_author), "{of_author} of {shown} pages");
     }
 }
 
 #[tokio::test]
-async fn what_is_new_is_asked_for_from_anywhere_in_the_past() {
-    let scene = Scene::set(at_rest().await).await;
-    let Scene { system, ann, bob, .. } = &scene;
+async fn new_posts_can_be_read_from_any_older_since_token() {
+    let fixture = Fixture::set(without_jobs().await).await;
+    let Fixture { system, ann, bob, .. } = &fixture;
     let (mut token, mut since) = (String::new(), String::new());
     for _ in 0..6 {
         let page = system.home(ann, 200, &token, "").await;
@@ -218,8 +217,11 @@ async fn what_is_new_is_asked_for_from_anywhere_in_the_past() {
     assert_eq!(system.count_new(ann, &since).await, 0);
     system.publish(ann, "new").await;
     assert_eq!(system.count_new(ann, &since).await, 1);
-    let news = system.home(ann, 200, "", &since).await;
-    assert_eq!((texts(&news.posts), news.next_page_token), (vec!["new".to_owned()], String::new()));
+    let updates = system.home(ann, 200, "", &since).await;
+    assert_eq!(
+        (texts(&updates.posts), updates.next_page_token),
+        (vec!["new".to_owned()], String::new())
+    );
 
     let mut page = system.user_timeline(None, bob, 200, "").await;
     for _ in 0..5 {
@@ -228,13 +230,13 @@ async fn what_is_new_is_asked_for_from_anywhere_in_the_past() {
     system.publish_many(bob, vec!["another".to_owned()]).await;
     let (user, since_token) = (by_id(bob.id), page.since_token);
     let request = gateway::ViewUserTimelineRequest { user, since_token, ..Default::default() };
-    let news = system.gateway().view_user_timeline(request).await.unwrap().into_inner();
-    assert_eq!(texts(&news.posts), ["another"]);
+    let updates = system.gateway().view_user_timeline(request).await.unwrap().into_inner();
+    assert_eq!(texts(&updates.posts), ["another"]);
 }
 
 #[tokio::test]
-async fn many_followings_and_texts_as_long_as_they_may_be_are_all_shown_once() {
-    let system = at_rest().await;
+async fn posts_of_many_followings_with_maximum_texts_are_all_shown_once() {
+    let system = without_jobs().await;
     let [ann, bob] = [system.join("ann").await, system.join("bob").await];
     let crowd = system.crowd("c", 1_100).await;
     system.follow(&ann, &bob).await;
@@ -246,12 +248,12 @@ async fn many_followings_and_texts_as_long_as_they_may_be_are_all_shown_once() {
     }
     all.extend(system.publish_many(&bob, vec!["the newest".to_owned()]).await);
     all.sort_unstable_by(|a, b| b.cmp(a));
-    // Nothing of what the timeline service holds is there any more.
+    // All posts in the timeline service are deleted.
     system.deliver(&bob, (1..=900).map(|i| all[0] + (i << 12))).await;
     for page_size in [20, 200] {
         let (mut seen, mut token, mut pages) = (Vec::new(), String::new(), 0);
         loop {
-            // A client that takes 4 MiB takes it.
+            // Fits into a client's limit of 4 MiB.
             let page = system.home(&ann, page_size, &token, "").await;
             seen.extend(post_ids(&page.posts));
             assert!(!page.posts.is_empty(), "no page in the middle is empty");

@@ -1,4 +1,4 @@
-//! Peers that are away, hang, or come back.
+//! Peers that are unavailable, hang, or recover.
 
 use std::{net::TcpListener, time::Duration};
 
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use crate::{
-    acts::request_id,
+    actions::request_id,
     system::{Flags, Jobs, System, by_id, config, gateway_service},
 };
 
@@ -21,23 +21,23 @@ pub(crate) fn peer_at(address: &str) -> Peer {
     Peer::remote(address, &config().chassis).unwrap()
 }
 
-/// Returns another gateway before a system's services, one of them elsewhere.
+/// Returns another gateway for a system's services, with one replaced.
 pub(crate) fn gateway_to(peers: Peers) -> GatewayServiceClient<Peer> {
     let service = gateway_service(&config(), peers, Worker::ONLY);
     GatewayServiceClient::new(Peer::local(&service, &config().chassis))
 }
 
 #[tokio::test]
-async fn a_peer_that_is_away_is_said_at_once_and_hinders_no_other() {
+async fn an_unavailable_peer_fails_its_calls_at_once_and_no_others() {
     let system = System::start_on(Topology::Single, Jobs::Rest, Flags::default()).await;
     let ann = system.join("ann").await;
-    let nowhere = format!("http://127.0.0.1:{}", free_port());
-    let peers = Peers { relation: peer_at(&nowhere), ..system.peers.clone() };
+    let unavailable_peer = format!("http://127.0.0.1:{}", free_port());
+    let peers = Peers { relation: peer_at(&unavailable_peer), ..system.peers.clone() };
     let mut gateway = gateway_to(peers);
 
     let begun = Instant::now();
     let request = gateway::ViewFollowersRequest { user: by_id(ann.id), ..Default::default() };
-    let failure = gateway.view_followers(ann.asks(request)).await.unwrap_err();
+    let failure = gateway.view_followers(ann.request(request)).await.unwrap_err();
     assert_eq!(failure.code(), Code::Unavailable);
     assert_eq!(status::reason_of(&failure), Some(ErrorReason::PeerUnavailable));
     // Before the call's own deadline of ten seconds.
@@ -47,17 +47,18 @@ async fn a_peer_that_is_away_is_said_at_once_and_hinders_no_other() {
 }
 
 #[tokio::test]
-async fn accounts_and_follows_go_on_without_the_post_service() {
+async fn accounts_and_follows_work_without_the_post_service() {
     let system = System::start_on(Topology::Single, Jobs::Rest, Flags::default()).await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
     let post_id = system.publish(&ann, "hello").await.id;
-    let nowhere = format!("http://127.0.0.1:{}", free_port());
-    let mut gateway = gateway_to(Peers { post: peer_at(&nowhere), ..system.peers.clone() });
+    let unavailable_peer = format!("http://127.0.0.1:{}", free_port());
+    let mut gateway =
+        gateway_to(Peers { post: peer_at(&unavailable_peer), ..system.peers.clone() });
 
     macro_rules! check {
         ($method:ident, $request:expr) => {
-            let failure = gateway.$method(bob.asks($request)).await.unwrap_err();
+            let failure = gateway.$method(bob.request($request)).await.unwrap_err();
             let found = (failure.code(), status::reason_of(&failure));
             let expected = (Code::Unavailable, Some(ErrorReason::PeerUnavailable));
             assert_eq!(found, expected, stringify!($method));
@@ -78,38 +79,38 @@ async fn accounts_and_follows_go_on_without_the_post_service() {
     check!(view_comments, gateway::ViewCommentsRequest { post_id, ..Default::default() });
     check!(view_reposts, gateway::ViewRepostsRequest { post_id, ..Default::default() });
 
-    let me = gateway.me(bob.asks(gateway::MeRequest {})).await.unwrap().into_inner();
-    assert_eq!(me.posts, None, "nobody can tell");
-    gateway.follow(bob.asks(gateway::FollowRequest { user: by_id(ann.id) })).await.unwrap();
+    let me = gateway.me(bob.request(gateway::MeRequest {})).await.unwrap().into_inner();
+    assert_eq!(me.posts, None, "the count is unknown");
+    gateway.follow(bob.request(gateway::FollowRequest { user: by_id(ann.id) })).await.unwrap();
     let request = gateway::ViewUserRequest { user: by_id(ann.id) };
-    let view = gateway.view_user(bob.asks(request)).await.unwrap().into_inner();
+    let view = gateway.view_user(bob.request(request)).await.unwrap().into_inner();
     assert_eq!((view.counts.unwrap().followers, view.posts), (1, None));
-    // With the service, all is as it was.
+    // With the service, everything works again.
     assert_eq!(system.like(&bob, post_id).await, 1);
 }
 
 #[tokio::test]
-async fn a_peer_that_hangs_does_not_hold_a_call_beyond_its_deadline() {
+async fn a_hanging_peer_does_not_delay_a_call_beyond_its_deadline() {
     let system = System::start_on(Topology::Single, Jobs::Rest, Flags::default()).await;
     let ann = system.join("ann").await;
-    // Accepts connections, in the kernel, and never says a word.
+    // Accepts connections in the kernel, and never responds.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = format!("http://{}", silent.local_addr().unwrap());
     let peers = Peers { relation: peer_at(&silent), ..system.peers.clone() };
     let mut gateway = gateway_to(peers);
 
     let request = gateway::ViewFollowersRequest { user: by_id(ann.id), ..Default::default() };
-    let mut request = ann.asks(request);
+    let mut request = ann.request(request);
     request.set_timeout(Duration::from_millis(700));
     let begun = Instant::now();
     let failure = gateway.view_followers(request).await.unwrap_err();
     assert!(matches!(failure.code(), Code::DeadlineExceeded | Code::Unavailable), "{failure:?}");
-    // And not the ten seconds that a call has without one.
+    // Not the default deadline of ten seconds.
     assert!(begun.elapsed() < Duration::from_secs(9), "{:?}", begun.elapsed());
 }
 
 #[tokio::test]
-async fn a_store_that_is_away_is_said_and_comes_back_by_itself() {
+async fn an_unavailable_store_is_reported_and_calls_recover() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
@@ -118,12 +119,12 @@ async fn a_store_that_is_away_is_said_and_comes_back_by_itself() {
 
     let redis = &system.store.nodes()[0];
     redis.kill();
-    let failure = system.gateway().view_followers(bob.asks(request())).await.unwrap_err();
+    let failure = system.gateway().view_followers(bob.request(request())).await.unwrap_err();
     assert_eq!(failure.code(), Code::Unavailable);
     assert_eq!(status::reason_of(&failure), Some(ErrorReason::StoreUnavailable));
     redis.restart().await;
     eventually("it answers again", PATIENCE, async || {
-        let answer = system.gateway().view_followers(bob.asks(request())).await;
+        let answer = system.gateway().view_followers(bob.request(request())).await;
         answer.is_ok_and(|answer| answer.get_ref().users.len() == 1)
     })
     .await;

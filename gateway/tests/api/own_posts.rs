@@ -1,5 +1,5 @@
-//! Guarantee 3: when Publish answers, the post is in its author's user timeline and home timeline,
-//! however many publish and though Redis stands still for a moment.
+//! Guarantee 3: when Publish returns, the post is in its author's user and home timelines, also with
+//! many concurrent calls and while Redis stops briefly.
 
 use std::{
     collections::HashSet,
@@ -11,24 +11,23 @@ use microblog_proto::gateway;
 use microblog_testkit::redis::cmd;
 
 use crate::{
-    acts::request_id,
+    actions::request_id,
     system::{Member, System},
     timeline_acts::post_ids,
 };
 
-/// For how long at most a post's delivery is waited for.
+/// How long Publish waits for the delivery.
 const DELIVERED_WITHIN: Duration = Duration::from_secs(1);
 
 const AUTHORS: usize = 20;
 const POSTS: usize = 600;
 
-/// How many calls are under way at a time: fewer in later rounds, so that one is quick on a machine
-/// that is busy; and always more than callers may wait for a timeline service that does not answer.
+/// Concurrent calls: fewer in later rounds, so that one is fast even on a busy machine; and always
+/// more than may wait for an unresponsive timeline service.
 const UNDER_WAY: [usize; 12] = [400, 300, 200, 150, 100, 100, 100, 100, 100, 100, 100, 100];
 
-/// Has authors publish, so many of them at a time. Returns the posts of each author, if all were
-/// answered sooner than a delivery is given up: where one was not, the guarantee leaves it and
-/// those after it to the sweeper.
+/// Publishes with this many concurrent calls. Returns the posts of each author, if all calls
+/// returned before the delivery timeout: otherwise, the guarantee leaves them to the sweeper.
 async fn publish(
     system: &System,
     authors: &[Member],
@@ -39,7 +38,7 @@ async fn publish(
         let text = format!("post {n}");
         let request = gateway::PublishRequest { request_id: request_id(), text };
         let began = Instant::now();
-        let post = system.gateway().publish(authors[author].asks(request)).await.unwrap();
+        let post = system.gateway().publish(authors[author].request(request)).await.unwrap();
         let id = post.into_inner().post.unwrap().id;
         (began.elapsed() < DELIVERED_WITHIN).then_some((author, id))
     };
@@ -47,7 +46,7 @@ async fn publish(
     made.collect::<Vec<_>>().await.into_iter().collect()
 }
 
-/// Returns how many of some posts are not in their authors' own timelines, of which there are two.
+/// Returns the number of posts that are missing from their authors' user and home timelines.
 async fn missing(system: &System, authors: &[Member], made: &[(usize, u64)]) -> usize {
     let mut missing = 0;
     for (number, author) in authors.iter().enumerate() {
@@ -71,7 +70,7 @@ async fn authors(system: &System, round: usize) -> Vec<Member> {
 }
 
 #[tokio::test]
-async fn a_post_that_is_answered_is_in_its_authors_timeline_however_many_publish() {
+async fn an_acknowledged_post_is_in_its_authors_timeline_under_load() {
     let system = System::start().await;
     for (round, under_way) in UNDER_WAY.into_iter().enumerate() {
         let authors = authors(&system, round).await;
@@ -84,7 +83,7 @@ async fn a_post_that_is_answered_is_in_its_authors_timeline_however_many_publish
 }
 
 #[tokio::test]
-async fn a_post_that_is_answered_is_there_though_redis_stood_still_for_a_moment() {
+async fn an_acknowledged_post_is_in_its_authors_timeline_after_redis_stops_briefly() {
     let system = System::start().await;
     for (round, under_way) in UNDER_WAY.into_iter().enumerate() {
         let authors = authors(&system, round).await;

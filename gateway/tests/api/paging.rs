@@ -1,4 +1,4 @@
-//! Paging through lists that change, and pages filled again.
+//! Paging through changing lists, and refilled pages.
 
 use std::collections::HashSet;
 
@@ -8,7 +8,7 @@ use microblog_testkit::Topology;
 use crate::system::{Flags, Jobs, PASSWORD, System, by_id, ids};
 
 #[tokio::test]
-async fn paging_shows_everybody_once_while_new_followers_arrive() {
+async fn paging_lists_each_follower_once_while_new_ones_arrive() {
     let system = System::start().await;
     let viewer = system.join("viewer").await;
     let star = system.join("star").await;
@@ -42,13 +42,13 @@ async fn paging_shows_everybody_once_while_new_followers_arrive() {
         }
     }
     let everybody: HashSet<u64> = before.iter().copied().collect();
-    assert_eq!(seen.len(), before.len(), "nobody twice");
+    assert_eq!(seen.len(), before.len(), "no repeats");
     assert_eq!(seen.into_iter().collect::<HashSet<_>>(), everybody);
 }
 
 #[tokio::test]
-async fn a_deleted_account_is_skipped_and_the_page_is_full() {
-    // No relay: the relation service does not hear of the deletions.
+async fn deleted_accounts_are_omitted_and_the_page_is_full() {
+    // No background jobs, so the relation service is not notified of the deletions.
     let system = System::start_on(Topology::Single, Jobs::Rest, Flags::default()).await;
     let star = system.join("star").await;
     let mut fans = Vec::new();
@@ -61,12 +61,12 @@ async fn a_deleted_account_is_skipped_and_the_page_is_full() {
     let order = ids(&system.followers(None, star.id, 30, "").await.users);
     assert_eq!(order.len(), fans.len());
 
-    let gone = [fans[0], fans[10], fans[20]];
-    for user_id in gone {
+    let deleted = [fans[0], fans[10], fans[20]];
+    for user_id in deleted {
         let request = user::DeleteUserRequest { user_id, password: PASSWORD.to_owned() };
         system.user().delete_user(request).await.unwrap();
     }
-    let rest: Vec<u64> = order.into_iter().filter(|id| !gone.contains(id)).collect();
+    let rest: Vec<u64> = order.into_iter().filter(|id| !deleted.contains(id)).collect();
     let mut token = String::new();
     for expected in [&rest[..12], &rest[12..24], &rest[24..]] {
         let page = system.followers(None, star.id, 12, &token).await;
@@ -77,12 +77,12 @@ async fn a_deleted_account_is_skipped_and_the_page_is_full() {
 }
 
 #[tokio::test]
-async fn pages_of_a_thin_list_are_filled_too() {
+async fn pages_of_a_sparse_list_are_full() {
     let system = System::start().await;
     let viewer = system.join("viewer").await;
     let star = system.join("star").await;
     let crowd = system.crowd("fan", 3_000).await;
-    // In common are every 100th, so that one look at the list finds only a few.
+    // Only every 100th is in common, so each read of the list finds few.
     system.follows(crowd.iter().map(|&fan| (fan, star.id))).await;
     system.follows(crowd.iter().step_by(100).map(|&fan| (viewer.id, fan))).await;
 
@@ -94,10 +94,10 @@ async fn pages_of_a_thin_list_are_filled_too() {
             page_size: 10,
             page_token: token,
         };
-        let page = system.gateway().view_followers_i_follow(viewer.asks(request)).await.unwrap();
+        let page = system.gateway().view_followers_i_follow(viewer.request(request)).await.unwrap();
         let page = page.into_inner();
         assert!(page.users.iter().all(|listed| listed.relation() == RelationState::Following));
-        assert!(ids(&page.users).into_iter().all(|id| seen.insert(id)), "nobody twice");
+        assert!(ids(&page.users).into_iter().all(|id| seen.insert(id)), "no repeats");
         if page.next_page_token.is_empty() {
             break;
         }
@@ -108,14 +108,14 @@ async fn pages_of_a_thin_list_are_filled_too() {
 }
 
 #[tokio::test]
-async fn a_long_stretch_of_deleted_accounts_ends_the_page_but_not_the_list() {
+async fn a_long_run_of_deleted_accounts_ends_the_page_but_not_the_list() {
     let system = System::start().await;
     let star = system.join("star").await;
     let crowd = system.crowd("fan", 12).await;
-    // Ids that nobody has: the relation service does not mind.
-    let nobody = (1..=40).map(|n| (n << 12) | 4);
+    // Ids without accounts, which the relation service accepts.
+    let unknown = (1..=40).map(|n| (n << 12) | 4);
     system.follows(crowd.iter().map(|&fan| (fan, star.id))).await;
-    system.follows(nobody.map(|fan| (fan, star.id))).await;
+    system.follows(unknown.map(|fan| (fan, star.id))).await;
 
     let mut seen = Vec::new();
     let mut token = String::new();

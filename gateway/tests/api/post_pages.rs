@@ -1,15 +1,15 @@
-//! Pages of comments, reposts and likers: filled again where entries are not for the viewer, and
-//! whole to the end.
+//! Pages of comments, reposts and likers: filled again if entries are hidden, and complete to the
+//! end.
 
 use microblog_proto::user;
 use microblog_testkit::Topology;
 
 use crate::{
-    acts::{comment_texts, post_texts},
+    actions::{comment_texts, post_texts},
     system::{Flags, Jobs, Member, PASSWORD, System, ids},
 };
 
-/// Those who write under a post: one whom the viewer sees, and four whom not.
+/// Commenters of a post: one visible to the viewer, and four hidden.
 struct Crowd {
     viewer: Member,
     shown: Member,
@@ -18,40 +18,40 @@ struct Crowd {
 }
 
 impl Crowd {
-    /// Brings them together. The relation and post services do not hear that one of them left.
-    async fn gather(system: &System) -> Self {
+    /// Creates the accounts. The relation and post services are not notified of the deleted one.
+    async fn create(system: &System) -> Self {
         let viewer = system.join("viewer").await;
         let [muted, blocked] = [system.join("muted").await, system.join("blocked").await];
-        let [blocker, gone] = [system.join("blocker").await, system.join("gone").await];
+        let [blocker, deleted] = [system.join("blocker").await, system.join("deleted").await];
         let host = system.join("host").await;
         let post_id = system.publish(&host, "say something").await.id;
         let shown = system.join("shown").await;
-        Self { viewer, shown, hidden: [muted, blocked, blocker, gone], post_id }
+        Self { viewer, shown, hidden: [muted, blocked, blocker, deleted], post_id }
     }
 
-    /// Keeps the hidden ones from the viewer, after they have written.
-    async fn part(&self, system: &System) {
-        let [muted, blocked, blocker, gone] = &self.hidden;
+    /// Hides the four from the viewer, after they have written.
+    async fn hide(&self, system: &System) {
+        let [muted, blocked, blocker, deleted] = &self.hidden;
         system.mute(&self.viewer, muted).await;
         system.block(&self.viewer, blocked).await;
         system.block(blocker, &self.viewer).await;
-        leave(system, gone).await;
+        delete_account_only(system, deleted).await;
     }
 }
 
-async fn leave(system: &System, user: &Member) {
+async fn delete_account_only(system: &System, user: &Member) {
     let request = user::DeleteUserRequest { user_id: user.id, password: PASSWORD.to_owned() };
     system.user().delete_user(request).await.unwrap();
 }
 
-async fn at_rest() -> System {
+async fn without_jobs() -> System {
     System::start_on(Topology::Single, Jobs::Rest, Flags::default()).await
 }
 
 #[tokio::test]
-async fn comments_that_are_not_for_the_viewer_leave_no_holes() {
-    let system = at_rest().await;
-    let crowd = Crowd::gather(&system).await;
+async fn hidden_comments_leave_no_gaps() {
+    let system = without_jobs().await;
+    let crowd = Crowd::create(&system).await;
     let mut expected = Vec::new();
     for (round, hidden) in crowd.hidden.iter().enumerate() {
         system.comment(hidden, crowd.post_id, &format!("unseen {round}")).await;
@@ -61,7 +61,7 @@ async fn comments_that_are_not_for_the_viewer_leave_no_holes() {
             expected.push(text);
         }
     }
-    crowd.part(&system).await;
+    crowd.hide(&system).await;
 
     let mut token = String::new();
     for expected in [&expected[..5], &expected[5..10], &expected[10..]] {
@@ -70,7 +70,7 @@ async fn comments_that_are_not_for_the_viewer_leave_no_holes() {
         token = page.next_page_token;
     }
     assert_eq!(token, "");
-    // To anybody else all are there, but for who left.
+    // Other viewers see all, except those of the deleted account.
     let all = system.comments(None, crowd.post_id, 100, "").await;
     assert_eq!((all.comments.len(), all.next_page_token.as_str()), (15, ""));
     let left = system.comments(Some(&crowd.hidden[0]), crowd.post_id, 100, "").await;
@@ -78,9 +78,9 @@ async fn comments_that_are_not_for_the_viewer_leave_no_holes() {
 }
 
 #[tokio::test]
-async fn reposts_that_are_not_for_the_viewer_leave_no_holes() {
-    let system = at_rest().await;
-    let crowd = Crowd::gather(&system).await;
+async fn hidden_reposts_leave_no_gaps() {
+    let system = without_jobs().await;
+    let crowd = Crowd::create(&system).await;
     let mut expected = Vec::new();
     for (round, hidden) in crowd.hidden.iter().enumerate() {
         system.repost(hidden, crowd.post_id, &format!("unseen {round}")).await;
@@ -89,7 +89,7 @@ async fn reposts_that_are_not_for_the_viewer_leave_no_holes() {
         expected.push(text);
     }
     expected.reverse();
-    crowd.part(&system).await;
+    crowd.hide(&system).await;
 
     let first = system.reposts(Some(&crowd.viewer), crowd.post_id, 3, "").await;
     assert_eq!(post_texts(&first), expected[..3]);
@@ -101,8 +101,8 @@ async fn reposts_that_are_not_for_the_viewer_leave_no_holes() {
 }
 
 #[tokio::test]
-async fn likers_who_are_gone_leave_no_holes() {
-    let system = at_rest().await;
+async fn deleted_likers_leave_no_gaps() {
+    let system = without_jobs().await;
     let host = system.join("host").await;
     let post_id = system.publish(&host, "like me").await.id;
     let mut fans = Vec::new();
@@ -120,7 +120,7 @@ async fn likers_who_are_gone_leave_no_holes() {
         }
     }
     for fan in &left {
-        leave(&system, fan).await;
+        delete_account_only(&system, fan).await;
     }
     let mut seen = Vec::new();
     let mut token = String::new();
@@ -137,9 +137,9 @@ async fn likers_who_are_gone_leave_no_holes() {
 }
 
 #[tokio::test]
-async fn a_long_stretch_of_what_is_hidden_ends_the_page_but_not_the_list() {
-    let system = at_rest().await;
-    let crowd = Crowd::gather(&system).await;
+async fn a_long_run_of_hidden_entries_ends_the_page_but_not_the_list() {
+    let system = without_jobs().await;
+    let crowd = Crowd::create(&system).await;
     let muted = &crowd.hidden[0];
     for i in 0..24 {
         system.comment(muted, crowd.post_id, &format!("unseen {i}")).await;
@@ -164,10 +164,10 @@ async fn a_long_stretch_of_what_is_hidden_ends_the_page_but_not_the_list() {
 }
 
 #[tokio::test]
-async fn a_post_without_anything_has_lists_without_anything() {
-    let system = at_rest().await;
+async fn a_new_post_has_empty_lists() {
+    let system = without_jobs().await;
     let ann = system.join("ann").await;
-    let post_id = system.publish(&ann, "nobody listens").await.id;
+    let post_id = system.publish(&ann, "unknown listens").await.id;
     for viewer in [Some(&ann), None] {
         let comments = system.comments(viewer, post_id, 0, "").await;
         let reposts = system.reposts(viewer, post_id, 0, "").await;

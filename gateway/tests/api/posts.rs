@@ -1,4 +1,4 @@
-//! Posts and reposts, and how they look through their viewers' eyes.
+//! Posts and reposts as each viewer sees them.
 
 use microblog_chassis::status;
 use microblog_proto::{
@@ -11,8 +11,8 @@ use tonic::Code;
 use tonic_types::StatusExt as _;
 
 use crate::{
-    acts::request_id,
-    refused::{POST_NOT_FOUND, assert_refused},
+    actions::request_id,
+    errors::{POST_NOT_FOUND, assert_error},
     system::{Flags, Jobs, System, by_id},
 };
 
@@ -21,8 +21,8 @@ fn seen(author: Option<&Author>) -> (&str, RelationState) {
     (author.user.as_ref().unwrap().name.as_str(), author.relation())
 }
 
-/// A friend, a follower and one whom she follows look at a post of Ann's, she herself and nobody.
-async fn each_sees_a_post_with_what_is_theirs(topology: Topology) {
+/// Ann, a mutual, a follower, an account that she follows and an anonymous viewer view her post.
+async fn a_post_has_the_viewers_relation_and_like(topology: Topology) {
     let system = System::start_on(topology, Jobs::Run, Flags::default()).await;
     let ann = system.join("Ann").await;
     let friend = system.join("friend").await;
@@ -56,13 +56,13 @@ async fn each_sees_a_post_with_what_is_theirs(topology: Topology) {
 }
 
 #[tokio::test]
-async fn a_post_is_seen_by_each_with_what_is_theirs() {
-    each_sees_a_post_with_what_is_theirs(Topology::Single).await;
+async fn each_view_of_a_post_has_its_viewers_data() {
+    a_post_has_the_viewers_relation_and_like(Topology::Single).await;
 }
 
 #[tokio::test]
-async fn a_post_is_seen_by_each_with_what_is_theirs_on_a_cluster() {
-    each_sees_a_post_with_what_is_theirs(Topology::Cluster).await;
+async fn each_view_of_a_post_has_its_viewers_data_on_a_cluster() {
+    a_post_has_the_viewers_relation_and_like(Topology::Cluster).await;
 }
 
 #[tokio::test]
@@ -76,7 +76,7 @@ async fn a_repost_shows_its_root_with_its_author() {
     let repost = system.repost(&bob, root.id, "look").await;
     assert_eq!((repost.root_id, repost.reposted_id), (root.id, root.id));
     assert_eq!(repost.root, None, "a view shows it");
-    // By way of the repost, it is the root that is repeated.
+    // A repost of a repost has the same root.
     let again = system.repost(&cleo, repost.id, "").await;
     assert_eq!((again.root_id, again.reposted_id), (root.id, repost.id));
     system.like(&cleo, root.id).await;
@@ -108,7 +108,7 @@ async fn a_repost_shows_its_root_with_its_author() {
 }
 
 #[tokio::test]
-async fn what_is_asked_for_twice_happens_once() {
+async fn calls_with_a_repeated_request_id_run_once() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
@@ -116,20 +116,20 @@ async fn what_is_asked_for_twice_happens_once() {
 
     let publish = |request_id: &str, text: &str| {
         let (request_id, text) = (request_id.to_owned(), text.to_owned());
-        ann.asks(gateway::PublishRequest { request_id, text })
+        ann.request(gateway::PublishRequest { request_id, text })
     };
     let id = request_id();
     let first = system.gateway().publish(publish(&id, "hello @bob")).await.unwrap().into_inner();
     let second = system.gateway().publish(publish(&id, "hello @bob")).await.unwrap().into_inner();
     assert_eq!(first, second);
     let answer = system.gateway().publish(publish(&id, "another text")).await;
-    assert_refused("another text", answer, reused);
+    assert_error("another text", answer, reused);
     let post_id = first.post.unwrap().id;
 
     let id = request_id();
     let repost = || {
         let (request_id, text) = (id.clone(), "look".to_owned());
-        bob.asks(gateway::RepostRequest { request_id, post_id, text })
+        bob.request(gateway::RepostRequest { request_id, post_id, text })
     };
     let first = system.gateway().repost(repost()).await.unwrap().into_inner().post.unwrap();
     let second = system.gateway().repost(repost()).await.unwrap().into_inner().post.unwrap();
@@ -138,7 +138,7 @@ async fn what_is_asked_for_twice_happens_once() {
     let id = request_id();
     let comment = || {
         let (request_id, text) = (id.clone(), "well said".to_owned());
-        bob.asks(gateway::CommentRequest { request_id, post_id, text, in_reply_to_id: 0 })
+        bob.request(gateway::CommentRequest { request_id, post_id, text, in_reply_to_id: 0 })
     };
     let first = system.gateway().comment(comment()).await.unwrap().into_inner();
     let second = system.gateway().comment(comment()).await.unwrap().into_inner();
@@ -148,24 +148,24 @@ async fn what_is_asked_for_twice_happens_once() {
 }
 
 #[tokio::test]
-async fn a_post_is_deleted_by_its_author_alone_and_as_often_as_they_like() {
+async fn only_the_author_deletes_a_post_and_deletion_is_idempotent() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
     let post_id = system.publish(&ann, "hello").await.id;
     let not_yours = (Code::PermissionDenied, ErrorReason::NotTheAuthor, &[][..]);
-    let request = bob.asks(gateway::DeletePostRequest { post_id });
-    assert_refused("bob's", system.gateway().delete_post(request).await, not_yours);
+    let request = bob.request(gateway::DeletePostRequest { post_id });
+    assert_error("bob's", system.gateway().delete_post(request).await, not_yours);
     system.view(None, post_id).await;
     for _ in 0..2 {
         system.delete_post(&ann, post_id).await;
         let request = gateway::ViewPostRequest { post_id };
-        assert_refused("deleted", system.gateway().view_post(request).await, POST_NOT_FOUND);
+        assert_error("deleted", system.gateway().view_post(request).await, POST_NOT_FOUND);
     }
 }
 
 #[tokio::test]
-async fn who_posts_or_comments_too_fast_is_told_how_long_to_wait() {
+async fn rate_limited_posts_and_comments_return_a_retry_delay() {
     let post = &["--posts-per-minute", "1", "--comments-per-minute", "1"];
     let flags = Flags { post, ..Flags::default() };
     let system = System::start_on(Topology::Single, Jobs::Run, flags).await;
@@ -174,33 +174,34 @@ async fn who_posts_or_comments_too_fast_is_told_how_long_to_wait() {
     system.comment(&ann, post_id, "the first").await;
 
     let request = gateway::PublishRequest { request_id: request_id(), text: "again".to_owned() };
-    let posts = system.gateway().publish(ann.asks(request)).await.unwrap_err();
+    let posts = system.gateway().publish(ann.request(request)).await.unwrap_err();
     let (request_id, text) = (request_id(), "again".to_owned());
     let request = gateway::CommentRequest { request_id, post_id, text, in_reply_to_id: 0 };
-    let comments = system.gateway().comment(ann.asks(request)).await.unwrap_err();
-    for (refusal, reason) in
+    let comments = system.gateway().comment(ann.request(request)).await.unwrap_err();
+    for (error, reason) in
         [(posts, ErrorReason::PostsThrottled), (comments, ErrorReason::CommentsThrottled)]
     {
-        assert_eq!(refusal.code(), Code::ResourceExhausted);
-        assert_eq!(status::reason_of(&refusal), Some(reason));
-        let wait = refusal.get_details_retry_info().unwrap().retry_delay.unwrap();
+        assert_eq!(error.code(), Code::ResourceExhausted);
+        assert_eq!(status::reason_of(&error), Some(reason));
+        let wait = error.get_details_retry_info().unwrap().retry_delay.unwrap();
         assert!(!wait.is_zero() && wait.as_secs() <= 60, "{wait:?}");
     }
 }
 
 #[tokio::test]
-async fn an_account_is_shown_with_how_many_posts_it_has() {
+async fn a_profile_has_the_number_of_posts() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
     let by_name = || Some(gateway::UserRef { r#ref: Some(Ref::Name("ann".to_owned())) });
     let counts = async || {
-        let me = system.gateway().me(ann.asks(gateway::MeRequest {})).await.unwrap().into_inner();
+        let me =
+            system.gateway().me(ann.request(gateway::MeRequest {})).await.unwrap().into_inner();
         let mut counts = vec![me.posts];
         for user in [by_id(ann.id), by_name()] {
             let request = gateway::ViewUserRequest { user };
             let anonymous = system.gateway().view_user(request.clone()).await.unwrap();
-            let seen = system.gateway().view_user(bob.asks(request)).await.unwrap();
+            let seen = system.gateway().view_user(bob.request(request)).await.unwrap();
             counts.extend([anonymous, seen].map(|answer| answer.into_inner().posts));
         }
         counts.dedup();

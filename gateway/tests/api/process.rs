@@ -1,4 +1,4 @@
-//! The gateway as a process of its own, its peers on the network.
+//! The gateway as a separate process, with peers on the network.
 
 use std::net::TcpListener;
 
@@ -11,15 +11,15 @@ use microblog_testkit::{PATIENCE, Process, RedisServer};
 use tonic::Code;
 
 use crate::{
-    acts::request_id,
+    actions::request_id,
     system::{
         PASSWORD, by_name, config, email, post_service, registration, relation_service,
         timeline_service, user_service, with_token,
     },
-    timeline_acts::texts,
+    timeline_actions::texts,
 };
 
-/// Serves a service on a free port, for as long as the runtime lives, and returns its address.
+/// Serves a service on a free port for the lifetime of the runtime, and returns its address.
 pub(crate) fn served(service: Service) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
@@ -29,7 +29,7 @@ pub(crate) fn served(service: Service) -> String {
     address
 }
 
-/// Starts all services, each on the network, and a gateway's process before them.
+/// Starts all services on the network, and a gateway process.
 async fn start() -> (RedisServer, Process, GatewayServiceClient<Peer>) {
     let redis = RedisServer::start().await;
     let peer = |address: &str| Peer::remote(address, &config().chassis).unwrap();
@@ -48,17 +48,17 @@ async fn start() -> (RedisServer, Process, GatewayServiceClient<Peer>) {
 }
 
 #[tokio::test]
-async fn a_gateway_process_serves_what_its_peers_on_the_network_answer() {
+async fn a_gateway_process_calls_its_peers_over_the_network() {
     let (_redis, process, mut gateway) = start().await;
     gateway.register(registration("ann")).await.unwrap();
     let request = gateway::ViewUserRequest { user: by_name("ann") };
     let view = gateway.view_user(request).await.unwrap().into_inner();
     assert_eq!(view.user.unwrap().name, "ann");
     let request = gateway::ViewPostRequest { post_id: 4_096 };
-    let refusal = gateway.view_post(request).await.unwrap_err();
-    assert_eq!(status::reason_of(&refusal), Some(ErrorReason::PostNotFound));
-    let refusal = gateway.me(gateway::MeRequest {}).await.unwrap_err();
-    assert_eq!(refusal.code(), Code::Unauthenticated);
+    let error = gateway.view_post(request).await.unwrap_err();
+    assert_eq!(status::reason_of(&error), Some(ErrorReason::PostNotFound));
+    let error = gateway.me(gateway::MeRequest {}).await.unwrap_err();
+    assert_eq!(error.code(), Code::Unauthenticated);
     let request = gateway::ViewUserTimelineRequest { user: by_name("ann"), ..Default::default() };
     let timeline = gateway.view_user_timeline(request).await.unwrap().into_inner();
     assert!(timeline.posts.is_empty() && timeline.next_page_token.is_empty());
@@ -68,32 +68,32 @@ async fn a_gateway_process_serves_what_its_peers_on_the_network_answer() {
 }
 
 #[tokio::test]
-async fn who_watches_hears_of_posts_until_the_gateway_stops() {
+async fn a_watch_receives_posts_until_the_gateway_shuts_down() {
     let (_redis, process, mut gateway) = start().await;
     gateway.register(registration("ann")).await.unwrap();
     let login = gateway::LoginRequest { login: email("ann"), password: PASSWORD.to_owned() };
     let token = gateway.login(login).await.unwrap().into_inner().token;
     let request = with_token(&token, gateway::WatchHomeRequest::default());
-    let mut news = gateway.watch_home(request).await.unwrap().into_inner();
-    assert!(news.message().await.unwrap().unwrap().posts.is_empty());
+    let mut updates = gateway.watch_home(request).await.unwrap().into_inner();
+    assert!(updates.message().await.unwrap().unwrap().posts.is_empty());
     let request_id = request_id();
     let request = gateway::PublishRequest { request_id, text: "hello".to_owned() };
     gateway.publish(with_token(&token, request)).await.unwrap();
-    let told = news.message().await.unwrap().unwrap();
-    assert_eq!(texts(&told.posts), ["hello"]);
+    let update = updates.message().await.unwrap().unwrap();
+    assert_eq!(texts(&update.posts), ["hello"]);
 
     process.terminate();
-    let end = news.message().await.unwrap_err();
+    let end = updates.message().await.unwrap_err();
     assert_eq!(end.code(), Code::Unavailable);
     assert!(process.ended(PATIENCE).await.success());
 }
 
 #[tokio::test]
-async fn a_gateway_is_ready_although_its_peers_are_away() {
-    let nowhere = format!("http://127.0.0.1:{}", microblog_testkit::free_port());
+async fn a_gateway_is_ready_while_its_peers_are_unavailable() {
+    let unavailable_peer = format!("http://127.0.0.1:{}", microblog_testkit::free_port());
     let program = env!("CARGO_BIN_EXE_microblog-gateway");
-    let mut urls = vec!["--user-url", &nowhere, "--relation-url", &nowhere];
-    urls.extend(["--post-url", &nowhere, "--timeline-url", &nowhere]);
+    let mut urls = vec!["--user-url", &unavailable_peer, "--relation-url", &unavailable_peer];
+    urls.extend(["--post-url", &unavailable_peer, "--timeline-url", &unavailable_peer]);
     let process = Process::start(program, &urls).await;
     assert!(process.is_serving().await);
 }

@@ -10,18 +10,18 @@ use microblog_testkit::Topology;
 use tonic::Code;
 
 use crate::{
-    acts::{comment_texts, request_id},
-    refused::{COMMENT_NOT_FOUND, POST_NOT_FOUND, assert_refused},
+    actions::{comment_texts, request_id},
+    errors::{COMMENT_NOT_FOUND, POST_NOT_FOUND, assert_error},
     system::{Flags, Jobs, System, names},
 };
 
 #[tokio::test]
-async fn a_like_counts_once_and_is_taken_back() {
+async fn a_like_counts_once_and_is_removed() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
     let post_id = system.publish(&ann, "hello").await.id;
-    let like = || bob.asks(gateway::LikeRequest { post_id });
+    let like = || bob.request(gateway::LikeRequest { post_id });
     let first = system.gateway().like(like()).await.unwrap().into_inner();
     let second = system.gateway().like(like()).await.unwrap().into_inner();
     assert_eq!(first, second, "the first time counts");
@@ -45,7 +45,7 @@ async fn likers_are_listed_with_their_relations(topology: Topology) {
     for fan in [&ann, &cleo, &dora, &bob] {
         system.like(fan, post_id).await;
     }
-    // Muting keeps nobody off a list of names.
+    // A mute hides no entry of a list of accounts.
     system.mute(&bob, &dora).await;
 
     let page = system.likers(Some(&bob), post_id, 0, "").await;
@@ -76,7 +76,7 @@ async fn each_liker_is_listed_with_the_relation_to_the_viewer_on_a_cluster() {
 }
 
 #[tokio::test]
-async fn a_conversation_is_read_in_either_order() {
+async fn comments_are_listed_in_either_order() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
@@ -89,7 +89,7 @@ async fn a_conversation_is_read_in_either_order() {
         text: "of this".to_owned(),
         in_reply_to_id: question.id,
     };
-    let answer = system.gateway().comment(ann.asks(answer)).await.unwrap().into_inner();
+    let answer = system.gateway().comment(ann.request(answer)).await.unwrap().into_inner();
     let answer = answer.comment.unwrap();
     let about = (answer.post_id, answer.in_reply_to_id, answer.in_reply_to_author_id);
     assert_eq!(about, (post_id, question.id, bob.id));
@@ -112,7 +112,7 @@ async fn a_conversation_is_read_in_either_order() {
 }
 
 #[tokio::test]
-async fn a_comment_is_deleted_by_its_author_or_the_posts() {
+async fn the_authors_of_a_comment_and_of_its_post_can_delete_it() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
@@ -122,10 +122,10 @@ async fn a_comment_is_deleted_by_its_author_or_the_posts() {
     for deleter in [&bob, &ann] {
         let comment_id = system.comment(&bob, post_id, "first").await.id;
         let request = gateway::DeleteCommentRequest { post_id, comment_id };
-        let answer = system.gateway().delete_comment(cleo.asks(request)).await;
-        assert_refused("neither's", answer, not_yours);
+        let answer = system.gateway().delete_comment(cleo.request(request)).await;
+        assert_error("neither's", answer, not_yours);
         for _ in 0..2 {
-            system.gateway().delete_comment(deleter.asks(request)).await.unwrap();
+            system.gateway().delete_comment(deleter.request(request)).await.unwrap();
         }
         let view = system.view(None, post_id).await.post.unwrap();
         assert_eq!(view.comments, 0);
@@ -135,13 +135,13 @@ async fn a_comment_is_deleted_by_its_author_or_the_posts() {
             text: "what?".to_owned(),
             in_reply_to_id: comment_id,
         };
-        let answer = system.gateway().comment(cleo.asks(request)).await;
-        assert_refused("an answer to nothing", answer, COMMENT_NOT_FOUND);
+        let answer = system.gateway().comment(cleo.request(request)).await;
+        assert_error("an answer to nothing", answer, COMMENT_NOT_FOUND);
     }
 }
 
 #[tokio::test]
-async fn nothing_can_be_done_to_a_post_that_is_deleted() {
+async fn a_deleted_post_accepts_no_calls() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
@@ -155,8 +155,8 @@ async fn nothing_can_be_done_to_a_post_that_is_deleted() {
         for viewer in [&ann, &bob] {
             macro_rules! check {
                 ($method:ident, $request:expr) => {
-                    let answer = system.gateway().$method(viewer.asks($request)).await;
-                    assert_refused(stringify!($method), answer, POST_NOT_FOUND);
+                    let answer = system.gateway().$method(viewer.request($request)).await;
+                    assert_error(stringify!($method), answer, POST_NOT_FOUND);
                 };
             }
             let (request_id, text) = (request_id(), "too late".to_owned());
@@ -177,9 +177,9 @@ async fn nothing_can_be_done_to_a_post_that_is_deleted() {
             check!(view_comments, gateway::ViewCommentsRequest { post_id, ..Default::default() });
             check!(view_reposts, gateway::ViewRepostsRequest { post_id, ..Default::default() });
         }
-        // What takes something back finds nothing to take, and is fine.
+        // Removals find nothing, and succeed.
         system.unlike(&bob, post_id).await;
-        let request = bob.asks(gateway::DeleteCommentRequest { post_id, comment_id });
+        let request = bob.request(gateway::DeleteCommentRequest { post_id, comment_id });
         system.gateway().delete_comment(request).await.unwrap();
     }
 }

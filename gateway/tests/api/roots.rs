@@ -1,4 +1,4 @@
-//! What becomes of a repost when its root, or the root's author, is not there for its viewer.
+//! Reposts whose root, or its author, is deleted or hidden from the viewer.
 
 use microblog_proto::{
     gateway::{self, RootState, ViewedPost},
@@ -7,12 +7,12 @@ use microblog_proto::{
 use microblog_testkit::Topology;
 
 use crate::{
-    acts::request_id,
-    refused::{POST_NOT_FOUND, assert_refused},
+    actions::request_id,
+    errors::{POST_NOT_FOUND, assert_error},
     system::{Flags, Jobs, Member, PASSWORD, System},
 };
 
-/// The root's author, who reposted it, and the repost.
+/// Returns the root's author, the reposter, the root and the repost.
 async fn reposted(system: &System) -> (Member, Member, u64, u64) {
     let ann = system.join("ann").await;
     let bob = system.join("bob").await;
@@ -29,7 +29,7 @@ fn assert_without_root(view: ViewedPost, state: RootState) {
 }
 
 #[tokio::test]
-async fn a_root_is_hidden_from_whom_a_block_or_mute_keeps_from_its_author() {
+async fn a_block_or_mute_of_its_author_hides_a_root() {
     let system = System::start().await;
     let (ann, bob, root, repost) = reposted(&system).await;
     let blocked = system.join("blocked").await;
@@ -44,14 +44,14 @@ async fn a_root_is_hidden_from_whom_a_block_or_mute_keeps_from_its_author() {
     for viewer in [Some(&ann), Some(&bob), None] {
         assert_eq!(system.view(viewer, repost).await.root_state(), RootState::Shown);
     }
-    // Who asks for it by its id sees it, but for whom its author blocks.
+    // ViewPost shows it, unless its author blocks the viewer.
     for viewer in [&blocker, &muter] {
         assert_eq!(system.view(Some(viewer), root).await.post.unwrap().text, "the root");
     }
 }
 
 #[tokio::test]
-async fn a_repost_outlives_its_root_and_repeats_it_no_more() {
+async fn a_repost_survives_the_deletion_of_its_root() {
     let system = System::start().await;
     let (ann, bob, root, repost) = reposted(&system).await;
     system.delete_post(&ann, root).await;
@@ -60,20 +60,20 @@ async fn a_repost_outlives_its_root_and_repeats_it_no_more() {
     }
     for post_id in [root, repost] {
         let (request_id, text) = (request_id(), String::new());
-        let request = bob.asks(gateway::RepostRequest { request_id, post_id, text });
-        assert_refused("no root", system.gateway().repost(request).await, POST_NOT_FOUND);
+        let request = bob.request(gateway::RepostRequest { request_id, post_id, text });
+        assert_error("no root", system.gateway().repost(request).await, POST_NOT_FOUND);
     }
-    // It is a post of its own.
+    // It remains a normal post.
     assert_eq!(system.like(&ann, repost).await, 1);
-    system.comment(&ann, repost, "gone").await;
+    system.comment(&ann, repost, "deleted").await;
 }
 
 #[tokio::test]
-async fn a_root_goes_with_its_authors_account() {
-    // Nothing runs in the background: the post service does not hear of the deletion.
+async fn deleting_an_account_hides_its_roots() {
+    // No background jobs, so the post service is not notified of the deletion.
     let system = System::start_on(Topology::Single, Jobs::Rest, Flags::default()).await;
     let (ann, bob, root, repost) = reposted(&system).await;
-    // Muted or not: who is gone is gone.
+    // The author's account is deleted, whether muted or not.
     system.mute(&bob, &ann).await;
     let request = user::DeleteUserRequest { user_id: ann.id, password: PASSWORD.to_owned() };
     system.user().delete_user(request).await.unwrap();
@@ -83,8 +83,8 @@ async fn a_root_goes_with_its_authors_account() {
     macro_rules! check {
         ($method:ident, $request:ident) => {
             let request = gateway::$request { post_id: root, ..Default::default() };
-            let answer = system.gateway().$method(bob.asks(request)).await;
-            assert_refused(stringify!($method), answer, POST_NOT_FOUND);
+            let answer = system.gateway().$method(bob.request(request)).await;
+            assert_error(stringify!($method), answer, POST_NOT_FOUND);
         };
     }
     #[allow(clippy::needless_update, reason = "some of the requests have more fields")]
@@ -99,24 +99,24 @@ async fn a_root_goes_with_its_authors_account() {
         let (request_id, text) = (request_id(), "farewell".to_owned());
         gateway::CommentRequest { request_id, post_id: root, text, in_reply_to_id: 0 }
     };
-    let answer = system.gateway().comment(bob.asks(comment())).await;
-    assert_refused("comment", answer, POST_NOT_FOUND);
+    let answer = system.gateway().comment(bob.request(comment())).await;
+    assert_error("comment", answer, POST_NOT_FOUND);
     let cleo = system.join("cleo").await;
-    // Also by way of a repost, by its author or by others.
+    // Also through a repost, by its author or by others.
     for (viewer, post_id) in [(&bob, root), (&cleo, root), (&bob, repost), (&cleo, repost)] {
         let (request_id, text) = (request_id(), String::new());
-        let request = viewer.asks(gateway::RepostRequest { request_id, post_id, text });
-        assert_refused("repost", system.gateway().repost(request).await, POST_NOT_FOUND);
+        let request = viewer.request(gateway::RepostRequest { request_id, post_id, text });
+        assert_error("repost", system.gateway().repost(request).await, POST_NOT_FOUND);
     }
     let of_root = gateway::CommentRequest { post_id: repost, ..comment() };
     for viewer in [&bob, &cleo] {
         system.like(viewer, repost).await;
-        system.gateway().comment(viewer.asks(of_root.clone())).await.unwrap();
+        system.gateway().comment(viewer.request(of_root.clone())).await.unwrap();
     }
 }
 
 #[tokio::test]
-async fn a_repeated_repost_is_answered_although_what_it_repeats_was_deleted() {
+async fn a_retried_repost_succeeds_after_its_target_was_deleted() {
     let system = System::start().await;
     let (ann, bob, root, repost) = reposted(&system).await;
     let request = |post_id| gateway::RepostRequest {
@@ -126,7 +126,7 @@ async fn a_repeated_repost_is_answered_although_what_it_repeats_was_deleted() {
     };
     let requests = [request(repost), request(root)];
     let call = async |request: &gateway::RepostRequest| {
-        system.gateway().repost(ann.asks(request.clone())).await
+        system.gateway().repost(ann.request(request.clone())).await
     };
     let mut made = Vec::new();
     for request in &requests {
@@ -139,6 +139,6 @@ async fn a_repeated_repost_is_answered_although_what_it_repeats_was_deleted() {
         let repeated = call(request).await.unwrap().into_inner().post.unwrap();
         assert_eq!((repeated.id, repeated.root_deleted), (made, true));
         let another = gateway::RepostRequest { request_id: request_id(), ..request.clone() };
-        assert_refused("another request", call(&another).await, POST_NOT_FOUND);
+        assert_error("another request", call(&another).await, POST_NOT_FOUND);
     }
 }

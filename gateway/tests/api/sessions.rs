@@ -7,7 +7,7 @@ use tonic::{Code, Status};
 use crate::system::{Member, PASSWORD, System, by_id, email, registration, with_token};
 
 async fn me(system: &System, member: &Member) -> Result<gateway::MeResponse, Status> {
-    let response = system.gateway().me(member.asks(gateway::MeRequest {})).await;
+    let response = system.gateway().me(member.request(gateway::MeRequest {})).await;
     response.map(tonic::Response::into_inner)
 }
 
@@ -18,7 +18,7 @@ fn is_invalid_token(outcome: Result<gateway::MeResponse, Status>) -> bool {
 }
 
 #[tokio::test]
-async fn a_registration_can_be_repeated_and_its_name_is_taken() {
+async fn a_registration_is_idempotent_and_its_name_is_taken() {
     let system = System::start().await;
     let is_free = async |name: &str| {
         let request = gateway::CheckAvailabilityRequest { name: name.to_owned() };
@@ -35,12 +35,12 @@ async fn a_registration_can_be_repeated_and_its_name_is_taken() {
 }
 
 #[tokio::test]
-async fn a_profile_changes_in_the_parts_that_are_given() {
+async fn a_profile_update_changes_only_the_given_fields() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let update = async |changes: user::ProfileChanges| {
         let request = gateway::UpdateProfileRequest { changes: Some(changes) };
-        system.gateway().update_profile(ann.asks(request)).await.unwrap()
+        system.gateway().update_profile(ann.request(request)).await.unwrap()
     };
     update(user::ProfileChanges {
         display_name: Some("Ann".to_owned()),
@@ -56,12 +56,12 @@ async fn a_profile_changes_in_the_parts_that_are_given() {
 }
 
 #[tokio::test]
-async fn a_session_ends_with_logout_and_logout_can_be_repeated() {
+async fn logout_ends_the_session_and_is_idempotent() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     me(&system, &ann).await.unwrap();
     for _ in 0..2 {
-        system.gateway().logout(ann.asks(gateway::LogoutRequest {})).await.unwrap();
+        system.gateway().logout(ann.request(gateway::LogoutRequest {})).await.unwrap();
         assert!(is_invalid_token(me(&system, &ann).await));
     }
 }
@@ -78,8 +78,8 @@ async fn a_new_password_ends_every_session() {
     };
     system.gateway().change_password(with_token(&second, request)).await.unwrap();
     assert!(is_invalid_token(me(&system, &ann).await));
-    let refusal = system.gateway().login(login).await.unwrap_err();
-    assert_eq!(status::reason_of(&refusal), Some(ErrorReason::BadCredentials));
+    let error = system.gateway().login(login).await.unwrap_err();
+    assert_eq!(status::reason_of(&error), Some(ErrorReason::BadCredentials));
 }
 
 async fn log_in(system: &System, login: &str, password: &str) -> Result<String, Status> {
@@ -101,10 +101,10 @@ async fn an_account_logs_in_by_its_name_or_its_address() {
         let status = log_in(&system, login, "not this one").await.unwrap_err();
         (status.code(), status::reason_of(&status), status.message().to_owned())
     };
-    // Whoever is meant, and whether there is such an account: one answer.
+    // The same error whether or not the account exists.
     let wrong = outcome("ann").await;
     assert_eq!((wrong.0, wrong.1), (Code::Unauthenticated, Some(ErrorReason::BadCredentials)));
-    for login in ["ann@example.com", "nobody", "nobody@example.com"] {
+    for login in ["ann@example.com", "unknown", "unknown@example.com"] {
         assert_eq!(outcome(login).await, wrong, "{login}");
     }
     for login in ["", "an n", "@ann", "ann@"] {
@@ -113,35 +113,35 @@ async fn an_account_logs_in_by_its_name_or_its_address() {
 }
 
 #[tokio::test]
-async fn the_name_of_a_deleted_account_is_kept_from_others() {
+async fn the_name_of_a_deleted_account_stays_reserved() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let request = gateway::DeleteAccountRequest { password: PASSWORD.to_owned() };
-    system.gateway().delete_account(ann.asks(request)).await.unwrap();
+    system.gateway().delete_account(ann.request(request)).await.unwrap();
     let taken = system.gateway().register(registration("ANN")).await.unwrap_err();
     assert_eq!(status::reason_of(&taken), Some(ErrorReason::NameTaken));
     let request = gateway::CheckAvailabilityRequest { name: "ann".to_owned() };
     let free = system.gateway().check_availability(request).await.unwrap().into_inner();
     assert_eq!(free.name_available, Some(false));
-    // The address is free at once.
+    // The address is available at once.
     let back = gateway::RegisterRequest { email: email("ann"), ..registration("ann2") };
     system.gateway().register(back).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_stale_token_is_refused_even_where_none_is_needed() {
+async fn an_invalid_token_is_rejected_even_where_none_is_needed() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let request = || gateway::ViewUserRequest { user: by_id(ann.id) };
-    system.gateway().view_user(ann.asks(request())).await.unwrap();
-    system.gateway().logout(ann.asks(gateway::LogoutRequest {})).await.unwrap();
-    let refusal = system.gateway().view_user(ann.asks(request())).await.unwrap_err();
-    assert_eq!(status::reason_of(&refusal), Some(ErrorReason::TokenInvalid));
+    system.gateway().view_user(ann.request(request())).await.unwrap();
+    system.gateway().logout(ann.request(gateway::LogoutRequest {})).await.unwrap();
+    let error = system.gateway().view_user(ann.request(request())).await.unwrap_err();
+    assert_eq!(status::reason_of(&error), Some(ErrorReason::TokenInvalid));
     system.gateway().view_user(request()).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_session_of_another_system_is_not_one_of_this() {
+async fn a_session_of_another_system_is_invalid() {
     let here = System::start().await;
     let there = System::start().await;
     here.join("ann").await;

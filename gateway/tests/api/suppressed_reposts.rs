@@ -1,18 +1,18 @@
-//! Reposts of one root, of which a timeline shows one: which of them is shown when others are deleted,
-//! and that none is shown twice.
+//! Suppressed reposts: a timeline shows one repost of a root, another one if that is deleted, and
+//! none twice.
 
 use microblog_testkit::{Topology, eventually};
 
 use crate::{
-    acts::next_millisecond,
+    actions::next_millisecond,
     system::{Flags, Jobs, Member, System},
-    timeline_acts::{SOON, at_rest, post_ids},
+    timeline_actions::{SOON, post_ids, without_jobs},
 };
 
-/// The ways in which posts come into home timelines.
+/// The fan-out modes.
 const MODES: [&str; 3] = ["hybrid", "push", "pull"];
 
-/// Starts a system in which posts come into home timelines in one of the ways.
+/// Starts a system with this fan-out mode.
 async fn in_mode(mode: &str) -> System {
     let timeline = &["--mode", mode];
     System::start_on(Topology::Single, Jobs::Run, Flags { timeline, ..Flags::default() }).await
@@ -44,8 +44,8 @@ async fn home_becomes(system: &System, viewer: &Member, expected: &[u64]) {
 }
 
 #[tokio::test]
-async fn every_repost_stands_in_until_the_last_one_is_deleted() {
-    let system = at_rest().await;
+async fn each_suppressed_repost_is_shown_after_the_others_are_deleted() {
+    let system = without_jobs().await;
     let [ann, author] = [system.join("ann").await, system.join("author").await];
     let root = system.publish(&author, "the root").await.id;
     let mut reposts = Vec::new();
@@ -64,8 +64,8 @@ async fn every_repost_stands_in_until_the_last_one_is_deleted() {
 }
 
 #[tokio::test]
-async fn the_last_of_hundreds_of_reposts_stands_in_wherever_a_page_ends() {
-    let system = at_rest().await;
+async fn the_last_of_hundreds_of_suppressed_reposts_is_shown_across_pages() {
+    let system = without_jobs().await;
     let [ann, bob] = [system.join("ann").await, system.join("bob").await];
     system.follow(&ann, &bob).await;
     let author = system.join("author").await;
@@ -89,7 +89,7 @@ async fn the_last_of_hundreds_of_reposts_stands_in_wherever_a_page_ends() {
 }
 
 #[tokio::test]
-async fn a_repost_that_was_shown_does_not_stand_in_further_down() {
+async fn a_shown_repost_is_not_repeated_on_a_later_page() {
     for mode in MODES {
         let system = in_mode(mode).await;
         let [ann, bob] = [system.join("ann").await, system.join("bob").await];
@@ -110,7 +110,7 @@ async fn a_repost_that_was_shown_does_not_stand_in_further_down() {
 }
 
 #[tokio::test]
-async fn what_stood_in_for_a_repost_does_not_stand_in_further_down() {
+async fn a_replacement_repost_is_not_repeated_on_a_later_page() {
     for mode in MODES {
         let system = in_mode(mode).await;
         let [ann, bob] = [system.join("ann").await, system.join("bob").await];
@@ -137,7 +137,7 @@ async fn what_stood_in_for_a_repost_does_not_stand_in_further_down() {
 }
 
 #[tokio::test]
-async fn a_repost_above_a_page_that_was_not_shown_stands_in() {
+async fn an_unshown_repost_of_an_earlier_page_is_shown() {
     for mode in MODES {
         let system = in_mode(mode).await;
         let [ann, bob] = [system.join("ann").await, system.join("bob").await];

@@ -1,4 +1,4 @@
-//! A whole system in the test's own process, and the people in it.
+//! A whole system in the test process, and its accounts.
 
 use clap::Parser as _;
 use microblog_chassis::{Peer, Service, Worker};
@@ -14,16 +14,16 @@ use microblog_testkit::{PATIENCE, Store, Topology, eventually};
 use tokio::task::JoinSet;
 use tonic::Request;
 
-use crate::tap::Tap;
+use crate::interceptor::Interceptor;
 
 pub(crate) const PASSWORD: &str = "correct horse battery";
 
-/// Which of the services' background jobs run.
+/// Which background jobs of the services run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Jobs {
     /// All of them.
     Run,
-    /// None, so that nothing happens but what the test does.
+    /// None, so that only the test causes changes.
     Rest,
 }
 
@@ -32,7 +32,7 @@ pub(crate) enum Jobs {
 pub(crate) struct Flags<'a> {
     pub(crate) user: &'a [&'a str],
     pub(crate) relation: &'a [&'a str],
-    /// None: anybody may post and comment as fast as they like.
+    /// None: no rate limits.
     pub(crate) post: &'a [&'a str],
     pub(crate) timeline: &'a [&'a str],
 }
@@ -40,47 +40,47 @@ pub(crate) struct Flags<'a> {
 pub(crate) struct System {
     pub(crate) store: Store,
     pub(crate) peers: Peers,
-    /// Between the gateway and the peers.
-    pub(crate) tap: Tap,
+    /// Between the gateway and its peers.
+    pub(crate) interceptor: Interceptor,
     gateway: Peer,
     _jobs: JoinSet<()>,
 }
 
-/// Somebody with a session.
+/// An account with a session.
 pub(crate) struct Member {
     pub(crate) id: u64,
     pub(crate) token: String,
 }
 
 impl System {
-    /// Starts one on a single redis-server.
+    /// Starts a system on a single redis-server.
     pub(crate) async fn start() -> Self {
         Self::start_on(Topology::Single, Jobs::Run, Flags::default()).await
     }
 
-    /// Starts one with further flags for its services.
+    /// Starts a system with further flags for its services.
     pub(crate) async fn start_on(topology: Topology, jobs: Jobs, flags: Flags<'_>) -> Self {
         let store = Store::start(topology).await;
-        let (tap, mut running) = (Tap::default(), JoinSet::new());
+        let (interceptor, mut running) = (Interceptor::default(), JoinSet::new());
         let user = user_service(&store.url("user"), flags.user).await;
         let relation = relation_service(&store.url("relation"), flags.relation).await;
-        // A cluster that has just formed may take a moment, on a busy machine more.
+        // A new cluster may need some time.
         for ready in [&user.ready, &relation.ready] {
             eventually("the store is ready", PATIENCE, async || ready().await).await;
         }
-        let user = local(tap.on(user), jobs, &mut running);
-        // What services ask each other goes past the tap.
+        let user = local(interceptor.on(user), jobs, &mut running);
+        // Calls between services are not recorded.
         let graph = Peer::local(&relation, &config().chassis);
-        let relation = local(tap.on(relation), jobs, &mut running);
+        let relation = local(interceptor.on(relation), jobs, &mut running);
         let timeline = timeline_service(&store.url("timeline"), flags.timeline, graph).await;
         let delivery = Peer::local(&timeline, &config().chassis);
-        let timeline = local(tap.on(timeline), jobs, &mut running);
+        let timeline = local(interceptor.on(timeline), jobs, &mut running);
         let post = post_service(&store.url("post"), flags.post, Some(delivery)).await;
-        let post = local(tap.on(post), jobs, &mut running);
+        let post = local(interceptor.on(post), jobs, &mut running);
         let peers = Peers { user, relation, post, timeline };
         let service = gateway_service(&config(), peers.clone(), Worker::ONLY);
         let gateway = local(service, jobs, &mut running);
-        Self { store, peers, tap, gateway, _jobs: running }
+        Self { store, peers, interceptor, gateway, _jobs: running }
     }
 
     pub(crate) fn gateway(&self) -> GatewayServiceClient<Peer> {
@@ -103,7 +103,7 @@ impl System {
         TimelineServiceClient::new(self.peers.timeline.clone())
     }
 
-    /// Registers somebody and logs them in.
+    /// Registers an account and logs in.
     pub(crate) async fn join(&self, name: &str) -> Member {
         let registration = registration(name);
         let user = self.gateway().register(registration).await.unwrap().into_inner().user.unwrap();
@@ -113,7 +113,7 @@ impl System {
         Member { id: user.id, token: session.token }
     }
 
-    /// Makes accounts `<prefix>0`, `<prefix>1`, … that nobody can log in to, and returns their ids.
+    /// Creates accounts `<prefix>0`, `<prefix>1`, … without log-in, and returns their ids.
     pub(crate) async fn crowd(&self, prefix: &str, size: usize) -> Vec<u64> {
         let names: Vec<String> = (0..size).map(|i| format!("{prefix}{i}")).collect();
         let mut ids = Vec::new();
@@ -128,7 +128,7 @@ impl System {
         ids
     }
 
-    /// Makes follows, each of a follower and a target.
+    /// Creates follows from (follower, target) pairs.
     pub(crate) async fn follows(&self, follows: impl IntoIterator<Item = (u64, u64)>) {
         let follow = |(follower_id, target_id)| relation::Follow { follower_id, target_id };
         let request =
@@ -138,7 +138,7 @@ impl System {
         assert_eq!(response.created, expected);
     }
 
-    /// Returns a page of an account's followers, through somebody's eyes.
+    /// Returns a page of an account's followers, as a viewer sees it.
     pub(crate) async fn followers(
         &self,
         viewer: Option<&Member>,
@@ -150,7 +150,7 @@ impl System {
         let request =
             gateway::ViewFollowersRequest { user, page_size, page_token, ..Default::default() };
         let request = match viewer {
-            Some(viewer) => viewer.asks(request),
+            Some(viewer) => viewer.request(request),
             None => Request::new(request),
         };
         self.gateway().view_followers(request).await.unwrap().into_inner()
@@ -159,7 +159,7 @@ impl System {
 
 impl Member {
     /// Returns a request with this session's token.
-    pub(crate) fn asks<T>(&self, message: T) -> Request<T> {
+    pub(crate) fn request<T>(&self, message: T) -> Request<T> {
         with_token(&self.token, message)
     }
 }
@@ -192,17 +192,17 @@ pub(crate) fn registration(name: &str) -> gateway::RegisterRequest {
     }
 }
 
-/// Returns the names on a page, in its order.
+/// Returns the names on a page, in order.
 pub(crate) fn names(users: &[gateway::ListedUser]) -> Vec<&str> {
     users.iter().map(|listed| listed.user.as_ref().unwrap().name.as_str()).collect()
 }
 
-/// Returns the ids on a page, in its order.
+/// Returns the ids on a page, in order.
 pub(crate) fn ids(users: &[gateway::ListedUser]) -> Vec<u64> {
     users.iter().map(|listed| listed.user.as_ref().unwrap().id).collect()
 }
 
-/// Returns the gateway's configuration, by which anybody may do anything as fast as they like.
+/// Returns the gateway's configuration without rate limits.
 pub(crate) fn config() -> Config {
     configured(&[])
 }
@@ -223,13 +223,13 @@ pub(crate) fn configured(flags: &[&str]) -> Config {
         "--max-watches-per-viewer=0",
     ];
     let name = |flag: &str| flag.split('=').next().map(str::to_owned);
-    let told = |own: &&str| flags.iter().any(|flag| name(flag) == name(own));
-    let own = UNLIMITED.iter().copied().filter(|own| !told(own));
+    let is_set = |own: &&str| flags.iter().any(|flag| name(flag) == name(own));
+    let own = UNLIMITED.iter().copied().filter(|own| !is_set(own));
     let args = ["gateway"].into_iter().chain(own).chain(flags.iter().copied());
     Config::try_parse_from(args).unwrap()
 }
 
-/// Returns a gateway with limits of its own.
+/// Returns a gateway with its own rate limits.
 pub(crate) fn gateway_service(config: &Config, peers: Peers, worker: Worker) -> Service {
     microblog_gateway::service(config, Limits::new(&config.limits), peers, worker)
 }
@@ -264,7 +264,7 @@ pub(crate) async fn post_service(
     microblog_post::service(&config, timeline, Worker::ONLY).await.unwrap()
 }
 
-/// Returns a way to call a service in this process, and starts its jobs.
+/// Returns a peer for a service in this process, and starts its jobs.
 fn local(mut service: Service, jobs: Jobs, running: &mut JoinSet<()>) -> Peer {
     let background = std::mem::take(&mut service.background);
     if jobs == Jobs::Run {

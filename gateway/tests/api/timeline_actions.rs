@@ -1,4 +1,4 @@
-//! What people do with timelines, where nothing keeps them from it.
+//! Successful calls on timelines.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use microblog_proto::{
 use microblog_testkit::{PATIENCE, Topology, eventually};
 
 use crate::{
-    acts::{asks, request_id},
+    actions::{request_as, request_id},
     system::{Flags, Jobs, Member, PASSWORD, System, by_id},
 };
 
-/// For a post to come to those who follow its author.
+/// Timeout for the delivery of a post to followers.
 pub(crate) const SOON: Duration = PATIENCE;
 
-/// Returns a system in which nothing is carried to followers by itself: a home timeline is built
-/// when it is first read, of all that there is.
-pub(crate) async fn at_rest() -> System {
+/// Returns a system without fan-out: the first read of a home timeline builds it from all existing
+/// posts.
+pub(crate) async fn without_jobs() -> System {
     System::start_on(Topology::Single, Jobs::Rest, Flags::default()).await
 }
 
@@ -32,10 +32,10 @@ impl System {
     ) -> gateway::ViewHomeResponse {
         let (page_token, since_token) = (page_token.to_owned(), since_token.to_owned());
         let request = gateway::ViewHomeRequest { page_size, page_token, since_token };
-        self.gateway().view_home(viewer.asks(request)).await.unwrap().into_inner()
+        self.gateway().view_home(viewer.request(request)).await.unwrap().into_inner()
     }
 
-    /// Returns the texts in somebody's home timeline, as many as a page has.
+    /// Returns the texts on the first page of a home timeline.
     pub(crate) async fn home_texts(&self, viewer: &Member) -> Vec<String> {
         texts(&self.home(viewer, 200, "", "").await.posts)
     }
@@ -52,7 +52,7 @@ impl System {
     ) -> gateway::ViewFriendsResponse {
         let (page_token, since_token) = (page_token.to_owned(), String::new());
         let request = gateway::ViewFriendsRequest { page_size, page_token, since_token };
-        self.gateway().view_friends(viewer.asks(request)).await.unwrap().into_inner()
+        self.gateway().view_friends(viewer.request(request)).await.unwrap().into_inner()
     }
 
     pub(crate) async fn user_timeline(
@@ -65,15 +65,15 @@ impl System {
         let (user, page_token) = (by_id(of.id), page_token.to_owned());
         let since_token = String::new();
         let request = gateway::ViewUserTimelineRequest { user, page_size, page_token, since_token };
-        self.gateway().view_user_timeline(asks(viewer, request)).await.unwrap().into_inner()
+        self.gateway().view_user_timeline(request_as(viewer, request)).await.unwrap().into_inner()
     }
 
     pub(crate) async fn count_new(&self, viewer: &Member, since_token: &str) -> u32 {
         let request = gateway::CountNewRequest { since_token: since_token.to_owned() };
-        self.gateway().count_new(viewer.asks(request)).await.unwrap().into_inner().count
+        self.gateway().count_new(viewer.request(request)).await.unwrap().into_inner().count
     }
 
-    /// Waits until so many posts are new to somebody.
+    /// Waits until this many posts are new to a viewer.
     pub(crate) async fn until_new(&self, viewer: &Member, since_token: &str, count: u32) {
         eventually("the posts arrive", SOON, async || {
             self.count_new(viewer, since_token).await == count
@@ -81,7 +81,7 @@ impl System {
         .await;
     }
 
-    /// Makes posts of somebody's, past the gateway, and returns their ids.
+    /// Creates posts of an author directly at the post service, and returns their ids.
     pub(crate) async fn publish_many(&self, author: &Member, texts: Vec<String>) -> Vec<u64> {
         let mut ids = Vec::with_capacity(texts.len());
         for text in texts {
@@ -93,7 +93,7 @@ impl System {
         ids
     }
 
-    /// Deletes posts of somebody's, past the gateway.
+    /// Deletes posts of an author directly at the post service.
     pub(crate) async fn delete_many(&self, author: &Member, post_ids: &[u64]) {
         for &post_id in post_ids {
             let request = post::DeletePostRequest { author_id: author.id, post_id };
@@ -101,23 +101,23 @@ impl System {
         }
     }
 
-    /// Deletes an account, which no other service hears of.
-    pub(crate) async fn leave(&self, user: &Member) {
+    /// Deletes an account without notifying other services.
+    pub(crate) async fn delete_account_only(&self, user: &Member) {
         let request = user::DeleteUserRequest { user_id: user.id, password: PASSWORD.to_owned() };
         self.user().delete_user(request).await.unwrap();
     }
 
     pub(crate) async fn follow(&self, viewer: &Member, target: &Member) {
-        let request = viewer.asks(gateway::FollowRequest { user: by_id(target.id) });
+        let request = viewer.request(gateway::FollowRequest { user: by_id(target.id) });
         self.gateway().follow(request).await.unwrap();
     }
 
     pub(crate) async fn unfollow(&self, viewer: &Member, target: &Member) {
-        let request = viewer.asks(gateway::UnfollowRequest { user: by_id(target.id) });
+        let request = viewer.request(gateway::UnfollowRequest { user: by_id(target.id) });
         self.gateway().unfollow(request).await.unwrap();
     }
 
-    /// Puts entries into the timelines of somebody and their followers, although there are no posts.
+    /// Delivers entries without posts to the timelines of an author and the followers.
     pub(crate) async fn deliver(&self, author: &Member, post_ids: impl Iterator<Item = u64>) {
         let delivery = |post_id| timeline::Delivery {
             post_id,
@@ -133,12 +133,12 @@ impl System {
     }
 }
 
-/// Returns the texts of posts, in their order.
+/// Returns the texts of posts, in order.
 pub(crate) fn texts(posts: &[ViewedPost]) -> Vec<String> {
     posts.iter().map(|viewed| viewed.post.as_ref().unwrap().text.clone()).collect()
 }
 
-/// Returns the ids of posts, in their order.
+/// Returns the ids of posts, in order.
 pub(crate) fn post_ids(posts: &[ViewedPost]) -> Vec<u64> {
     posts.iter().map(|viewed| viewed.post.as_ref().unwrap().id).collect()
 }

@@ -1,4 +1,4 @@
-//! What is refused on timelines, and what goes on while a service is away.
+//! Errors of timeline calls, and timelines while a service is unavailable.
 
 use std::time::Duration;
 
@@ -13,26 +13,26 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use crate::{
-    outages::{gateway_to, peer_at},
-    refused::{
-        BLOCKED_BY_TARGET, Refusal, TOKEN_INVALID, TOKEN_MISSING, USER_NOT_FOUND, assert_refused,
+    errors::{
+        BLOCKED_BY_TARGET, Expected, TOKEN_INVALID, TOKEN_MISSING, USER_NOT_FOUND, assert_error,
         invalid,
     },
+    outages::{gateway_to, peer_at},
     system::{Member, System, by_id, config, post_service, with_token},
-    timeline_acts::{SOON, at_rest},
+    timeline_actions::{SOON, without_jobs},
 };
 
-pub(crate) const DAMAGED: Refusal =
+pub(crate) const DAMAGED: Expected =
     (Code::InvalidArgument, ErrorReason::PageTokenInvalid, &["page_token"]);
-const DAMAGED_SINCE: Refusal =
+const DAMAGED_SINCE: Expected =
     (Code::InvalidArgument, ErrorReason::PageTokenInvalid, &["since_token"]);
-pub(crate) const FOREIGN: Refusal =
+pub(crate) const FOREIGN: Expected =
     (Code::InvalidArgument, ErrorReason::PageTokenMismatch, &["page_token"]);
-const FOREIGN_SINCE: Refusal =
+const FOREIGN_SINCE: Expected =
     (Code::InvalidArgument, ErrorReason::PageTokenMismatch, &["since_token"]);
 
-/// Checks what is wrong with a request for a page of each timeline, of a given size, page and since
-/// token; the user timeline is of the first argument.
+/// Checks the error of each timeline call with this page size, page token and since token. The
+/// first argument is the account of the user timeline.
 macro_rules! check_pages {
     ($system:expr, $viewer:expr, $of:expr, $page:expr, $expected:expr) => {{
         let (page_size, page_token, since_token): (i32, &str, &str) = $page;
@@ -43,33 +43,33 @@ macro_rules! check_pages {
             page_token: page_token.clone(),
             since_token: since_token.clone(),
         };
-        assert_refused("home", gateway.view_home($viewer(request)).await, $expected);
+        assert_error("home", gateway.view_home($viewer(request)).await, $expected);
         let request = gateway::ViewFriendsRequest {
             page_size,
             page_token: page_token.clone(),
             since_token: since_token.clone(),
         };
-        assert_refused("friends", gateway.view_friends($viewer(request)).await, $expected);
+        assert_error("friends", gateway.view_friends($viewer(request)).await, $expected);
         let user = by_id($of);
         let request = gateway::ViewUserTimelineRequest { user, page_size, page_token, since_token };
-        assert_refused("user", gateway.view_user_timeline($viewer(request)).await, $expected);
+        assert_error("user", gateway.view_user_timeline($viewer(request)).await, $expected);
     }};
 }
 
 #[tokio::test]
-async fn who_calls_must_say_who_they_are() {
-    let system = at_rest().await;
+async fn home_timelines_require_a_token() {
+    let system = without_jobs().await;
     let ann = system.join("ann").await;
     let mut gateway = system.gateway();
     let home = gateway::ViewHomeRequest::default();
-    assert_refused("home", gateway.view_home(home).await, TOKEN_MISSING);
+    assert_error("home", gateway.view_home(home).await, TOKEN_MISSING);
     let friends = gateway::ViewFriendsRequest::default();
-    assert_refused("friends", gateway.view_friends(friends).await, TOKEN_MISSING);
+    assert_error("friends", gateway.view_friends(friends).await, TOKEN_MISSING);
     let count = gateway::CountNewRequest::default();
-    assert_refused("count", gateway.count_new(count.clone()).await, TOKEN_MISSING);
+    assert_error("count", gateway.count_new(count.clone()).await, TOKEN_MISSING);
     let count = with_token("not one", count);
-    assert_refused("count", gateway.count_new(count).await, TOKEN_INVALID);
-    // It is told before anything about tokens of pages and accounts.
+    assert_error("count", gateway.count_new(count).await, TOKEN_INVALID);
+    // It precedes errors of page tokens and accounts.
     macro_rules! stranger {
         ($request:expr) => {
             with_token("not one", $request)
@@ -79,23 +79,23 @@ async fn who_calls_must_say_who_they_are() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_named_as_the_caller_knows_it() {
-    let system = at_rest().await;
+async fn errors_name_the_fields_of_the_public_api() {
+    let system = without_jobs().await;
     let [ann, bob] = [system.join("ann").await, system.join("bob").await];
     system.follows([(ann.id, bob.id), (bob.id, ann.id)]).await;
     system.publish_many(&bob, vec!["one".into(), "two".into()]).await;
     macro_rules! check {
         ($page:expr, $expected:expr) => {
-            check_pages!(system, |request| ann.asks(request), bob.id, $page, $expected);
+            check_pages!(system, |request| ann.request(request), bob.id, $page, $expected);
         };
     }
     check!((-1, "", ""), invalid(&["page_size"]));
     check!((0, "?", ""), DAMAGED);
     check!((0, "", "?"), DAMAGED_SINCE);
     let gateway = || system.gateway();
-    let count = ann.asks(gateway::CountNewRequest { since_token: "?".to_owned() });
-    assert_refused("count", gateway().count_new(count).await, DAMAGED_SINCE);
-    // Tokens of another timeline, or of another place.
+    let count = ann.request(gateway::CountNewRequest { since_token: "?".to_owned() });
+    assert_error("count", gateway().count_new(count).await, DAMAGED_SINCE);
+    // Tokens of another timeline or of another kind of page.
     let bobs = system.home(&bob, 1, "", "").await;
     check!((0, &bobs.next_page_token, ""), FOREIGN);
     check!((0, "", &bobs.since_token), FOREIGN_SINCE);
@@ -105,31 +105,31 @@ async fn what_is_wrong_is_named_as_the_caller_knows_it() {
         page_token: own.next_page_token,
         since_token: own.since_token,
     };
-    assert_refused("since", gateway().view_home(ann.asks(request)).await, FOREIGN);
+    assert_error("since", gateway().view_home(ann.request(request)).await, FOREIGN);
 
     let request = gateway::ViewUserTimelineRequest { page_size: -1, ..Default::default() };
     let answer = gateway().view_user_timeline(request).await;
-    assert_refused("all at once", answer, invalid(&["user", "page_size"]));
+    assert_error("all at once", answer, invalid(&["user", "page_size"]));
     let (user, page_token) = (by_id(1 << 40), "?".to_owned());
     let request = gateway::ViewUserTimelineRequest { user, page_token, ..Default::default() };
-    assert_refused("nobody", gateway().view_user_timeline(request).await, USER_NOT_FOUND);
+    assert_error("unknown", gateway().view_user_timeline(request).await, USER_NOT_FOUND);
 }
 
 #[tokio::test]
-async fn of_a_timeline_the_page_token_is_told_before_a_block() {
-    let system = at_rest().await;
+async fn an_invalid_page_token_precedes_a_block() {
+    let system = without_jobs().await;
     let [ann, bob] = [system.join("ann").await, system.join("bob").await];
     system.block(&ann, &bob).await;
     let view = async |page_token: &str| {
         let (user, page_token) = (by_id(ann.id), page_token.to_owned());
         let request = gateway::ViewUserTimelineRequest { user, page_token, ..Default::default() };
-        system.gateway().view_user_timeline(bob.asks(request)).await
+        system.gateway().view_user_timeline(bob.request(request)).await
     };
-    assert_refused("wrong", view("?").await, DAMAGED);
-    assert_refused("none", view("").await, BLOCKED_BY_TARGET);
+    assert_error("wrong", view("?").await, DAMAGED);
+    assert_error("none", view("").await, BLOCKED_BY_TARGET);
 }
 
-/// Returns which of the calls on timelines are answered; the others are UNAVAILABLE, and say why.
+/// Returns the timeline calls that succeed; the others must be UNAVAILABLE with a reason.
 async fn answered(
     mut gateway: GatewayServiceClient<Peer>,
     viewer: &Member,
@@ -147,24 +147,24 @@ async fn answered(
             }
         };
     }
-    check!("home", view_home, viewer.asks(gateway::ViewHomeRequest::default()));
-    check!("friends", view_friends, viewer.asks(gateway::ViewFriendsRequest::default()));
+    check!("home", view_home, viewer.request(gateway::ViewHomeRequest::default()));
+    check!("friends", view_friends, viewer.request(gateway::ViewFriendsRequest::default()));
     let user = by_id(of.id);
     let request = gateway::ViewUserTimelineRequest { user, ..Default::default() };
-    check!("user", view_user_timeline, viewer.asks(request.clone()));
+    check!("user", view_user_timeline, viewer.request(request.clone()));
     check!("anonymous", view_user_timeline, request);
-    check!("count", count_new, viewer.asks(gateway::CountNewRequest::default()));
-    check!("watch", watch_home, viewer.asks(gateway::WatchHomeRequest::default()));
+    check!("count", count_new, viewer.request(gateway::CountNewRequest::default()));
+    check!("watch", watch_home, viewer.request(gateway::WatchHomeRequest::default()));
     answered
 }
 
-fn nowhere() -> Peer {
+fn unavailable_peer() -> Peer {
     peer_at(&format!("http://127.0.0.1:{}", free_port()))
 }
 
 #[tokio::test]
-async fn what_does_not_need_a_service_goes_on_without_it() {
-    let system = at_rest().await;
+async fn calls_work_without_services_that_they_do_not_need() {
+    let system = without_jobs().await;
     let [ann, bob] = [system.join("ann").await, system.join("bob").await];
     system.follows([(ann.id, bob.id), (bob.id, ann.id)]).await;
     system.publish(&bob, "hello").await;
@@ -172,12 +172,12 @@ async fn what_does_not_need_a_service_goes_on_without_it() {
     let all = ["home", "friends", "user", "anonymous", "count", "watch"];
     assert_eq!(answered(system.gateway(), &ann, &bob).await, all);
     for (peers, expected) in [
-        (Peers { timeline: nowhere(), ..peers() }, &["user", "anonymous"][..]),
-        (Peers { user: nowhere(), ..peers() }, &[]),
-        (Peers { post: nowhere(), ..peers() }, &["count", "watch"]),
-        // The timeline service still reaches it, and tells of those whose posts it names.
+        (Peers { timeline: unavailable_peer(), ..peers() }, &["user", "anonymous"][..]),
+        (Peers { user: unavailable_peer(), ..peers() }, &[]),
+        (Peers { post: unavailable_peer(), ..peers() }, &["count", "watch"]),
+        // The timeline service still reaches it, and returns the relations of authors.
         (
-            Peers { relation: nowhere(), ..peers() },
+            Peers { relation: unavailable_peer(), ..peers() },
             &["home", "friends", "anonymous", "count", "watch"],
         ),
     ] {
@@ -186,17 +186,18 @@ async fn what_does_not_need_a_service_goes_on_without_it() {
 }
 
 #[tokio::test]
-async fn what_is_posted_while_the_timeline_service_is_away_comes_when_it_is_back() {
+async fn posts_made_during_an_outage_of_the_timeline_service_arrive_later() {
     let system = System::start().await;
     let [ann, bob] = [system.join("ann").await, system.join("bob").await];
     system.follow(&ann, &bob).await;
-    let service = post_service(&system.store.url("post"), &[], Some(nowhere())).await;
+    let service = post_service(&system.store.url("post"), &[], Some(unavailable_peer())).await;
     let post = Peer::local(&service, &config().chassis);
-    let mut gateway = gateway_to(Peers { post, timeline: nowhere(), ..system.peers.clone() });
-    let (request_id, text) = (crate::acts::request_id(), "hello".to_owned());
-    let request = bob.asks(gateway::PublishRequest { request_id, text });
+    let mut gateway =
+        gateway_to(Peers { post, timeline: unavailable_peer(), ..system.peers.clone() });
+    let (request_id, text) = (crate::actions::request_id(), "hello".to_owned());
+    let request = bob.request(gateway::PublishRequest { request_id, text });
     let post = gateway.publish(request).await.unwrap().into_inner().post.unwrap();
-    let request = ann.asks(gateway::ViewPostRequest { post_id: post.id });
+    let request = ann.request(gateway::ViewPostRequest { post_id: post.id });
     gateway.view_post(request).await.unwrap();
     // A replica that reaches the timeline service delivers it.
     eventually("it is delivered", SOON, async || {
@@ -206,18 +207,18 @@ async fn what_is_posted_while_the_timeline_service_is_away_comes_when_it_is_back
 }
 
 #[tokio::test]
-async fn a_timeline_service_that_hangs_holds_no_call_beyond_its_deadline() {
-    let system = at_rest().await;
+async fn a_hanging_timeline_service_does_not_delay_a_call_beyond_its_deadline() {
+    let system = without_jobs().await;
     let ann = system.join("ann").await;
-    // Accepts connections, in the kernel, and never says a word.
+    // Accepts connections in the kernel, and never responds.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = format!("http://{}", silent.local_addr().unwrap());
     let mut gateway = gateway_to(Peers { timeline: peer_at(&silent), ..system.peers.clone() });
-    let mut request = ann.asks(gateway::ViewHomeRequest::default());
+    let mut request = ann.request(gateway::ViewHomeRequest::default());
     request.set_timeout(Duration::from_millis(500));
     let begun = Instant::now();
     let failure = gateway.view_home(request).await.unwrap_err();
     assert!(matches!(failure.code(), Code::DeadlineExceeded | Code::Unavailable), "{failure:?}");
-    // And not the ten seconds that a call has without one.
+    // Not the default deadline of ten seconds.
     assert!(begun.elapsed() < Duration::from_secs(9), "{:?}", begun.elapsed());
 }

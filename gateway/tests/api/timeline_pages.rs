@@ -1,23 +1,23 @@
-//! Pages of timelines: full until the end, whatever is left out, and without gaps and repeats.
+//! Pages of timelines: full to the end, without gaps and repeats.
 
 use std::collections::HashSet;
 
 use microblog_proto::{gateway, post};
 
 use crate::{
-    acts::request_id,
+    actions::request_id,
     long_texts::long,
     system::{Member, System, by_id},
-    timeline_acts::{at_rest, post_ids, texts},
+    timeline_actions::{post_ids, texts, without_jobs},
 };
 
 fn numbered(posts: std::ops::Range<usize>) -> Vec<String> {
     posts.map(|i| format!("post {i}")).collect()
 }
 
-/// Ann, who follows Bob, who posted so many times, oldest first.
+/// Ann follows Bob, who published this many posts, oldest first.
 async fn readers(posts: usize) -> (System, Member, Member, Vec<u64>) {
-    let system = at_rest().await;
+    let system = without_jobs().await;
     let [ann, bob] = [system.join("ann").await, system.join("bob").await];
     system.follow(&ann, &bob).await;
     let ids = system.publish_many(&bob, numbered(0..posts)).await;
@@ -60,9 +60,9 @@ pub(crate) async fn read(system: &System, which: Which<'_>, page_size: i32) -> V
 }
 
 #[tokio::test]
-async fn pages_are_full_although_long_stretches_are_deleted() {
+async fn pages_are_full_although_long_runs_are_deleted() {
     let (system, ann, bob, ids) = readers(200).await;
-    // A stretch of many pages, and single ones on both sides of it.
+    // A run of many pages, and single posts on both sides of it.
     let is_deleted = |i: usize| (20..150).contains(&i) || i % 3 == 1;
     let (deleted, mut left): (Vec<_>, Vec<_>) =
         ids.iter().copied().enumerate().partition(|(i, _)| is_deleted(*i));
@@ -77,9 +77,9 @@ async fn pages_are_full_although_long_stretches_are_deleted() {
 }
 
 #[tokio::test]
-async fn a_timeline_of_which_hardly_anything_is_left_is_read_in_one_page() {
+async fn a_mostly_deleted_timeline_is_read_in_one_page() {
     let (system, ann, bob, ids) = readers(1).await;
-    // Nearly as many as a timeline has, deleted all.
+    // Nearly a full timeline, all deleted.
     let newer = |count: u64| (1..=count).map(|i| ids[0] + (i << 12));
     system.deliver(&bob, newer(750)).await;
     for page_size in [1, 20, 200] {
@@ -89,17 +89,17 @@ async fn a_timeline_of_which_hardly_anything_is_left_is_read_in_one_page() {
     system.deliver(&bob, newer(2_000)).await;
     let friend = system.join("friend").await;
     system.follow(&friend, &bob).await;
-    system.tap.calls();
-    // Nothing is left of what the timeline service holds, but what is older.
+    system.interceptor.calls();
+    // Only posts beyond the stored timeline remain.
     let page = system.home(&friend, 1, "", "").await;
     assert_eq!((post_ids(&page.posts), page.next_page_token.as_str()), (ids, ""));
-    let calls = system.tap.calls();
+    let calls = system.interceptor.calls();
     let slices = calls.iter().filter(|call| *call == "timeline.GetTimeline").count();
     assert!(slices <= 17, "a slice has 50 entries, but for the first: {slices}");
 }
 
 #[tokio::test]
-async fn what_is_posted_meanwhile_makes_no_gap_and_no_repeat() {
+async fn concurrent_posts_cause_no_gap_and_no_repeat() {
     let (system, ann, bob, mut ids) = readers(60).await;
     ids.reverse();
     let (mut seen, mut token, mut pages) = (Vec::new(), String::new(), 0);
@@ -111,7 +111,7 @@ async fn what_is_posted_meanwhile_makes_no_gap_and_no_repeat() {
             break;
         }
         pages += 1;
-        // One that is shown already goes, some come.
+        // One that was shown is deleted, and some are published.
         system.delete_many(&bob, &seen[pages..=pages]).await;
         system.publish_many(&bob, numbered(100..103)).await;
         system.publish_many(&ann, numbered(200..202)).await;
@@ -120,10 +120,10 @@ async fn what_is_posted_meanwhile_makes_no_gap_and_no_repeat() {
 }
 
 #[tokio::test]
-async fn what_is_deleted_while_a_page_is_filled_makes_no_gap_and_no_repeat() {
+async fn concurrent_deletions_cause_no_gap_and_no_repeat() {
     let (system, ann, bob, ids) = readers(160).await;
     let kept: Vec<_> = ids.iter().copied().step_by(4).rev().collect();
-    // Read again and again while three of four go, one by one, and others come.
+    // Reads repeatedly while three of four are deleted one by one, and others are published.
     let read = async || {
         for page_size in [1, 3, 10, 2, 5] {
             let (mut seen, mut token) = (Vec::new(), String::new());
@@ -152,7 +152,7 @@ async fn what_is_deleted_while_a_page_is_filled_makes_no_gap_and_no_repeat() {
 }
 
 #[tokio::test]
-async fn what_is_new_is_counted_and_shown_once() {
+async fn new_posts_are_counted_and_shown_once() {
     let system = System::start().await;
     let [ann, bob] = [system.join("ann").await, system.join("bob").await];
     system.follow(&ann, &bob).await;
@@ -165,7 +165,7 @@ async fn what_is_new_is_counted_and_shown_once() {
 
     let ids = system.publish_many(&bob, numbered(0..30)).await;
     system.until_new(&ann, &since, 30).await;
-    // Those that are deleted are counted, but not shown.
+    // Deleted posts are counted, but not shown.
     system.delete_many(&bob, &ids[10..20]).await;
     assert_eq!(system.count_new(&ann, &since).await, 30);
     let mut expected = [numbered(0..10), numbered(20..30)].concat();
@@ -177,7 +177,7 @@ async fn what_is_new_is_counted_and_shown_once() {
         (expected, rest)
     });
     assert_eq!(second.next_page_token, "");
-    // The token to keep is that of the answer that came last.
+    // Callers keep the token of the latest response.
     let since = second.since_token;
     assert_eq!(system.count_new(&ann, &since).await, 0);
     system.publish(&ann, "mine").await;
@@ -198,13 +198,13 @@ async fn what_is_new_is_counted_and_shown_once() {
 }
 
 #[tokio::test]
-async fn what_is_new_of_an_account_is_shown_once_in_any_number_of_pages() {
+async fn new_posts_of_an_account_are_shown_once_in_any_number_of_pages() {
     let (system, ann, bob, ids) = readers(5).await;
     let view = async |page_size, page_token: &str, since_token: &str| {
         let (page_token, since_token) = (page_token.to_owned(), since_token.to_owned());
         let user = by_id(bob.id);
         let request = gateway::ViewUserTimelineRequest { user, page_size, page_token, since_token };
-        system.gateway().view_user_timeline(ann.asks(request)).await.unwrap().into_inner()
+        system.gateway().view_user_timeline(ann.request(request)).await.unwrap().into_inner()
     };
     let first = view(2, "", "").await;
     let since = first.since_token;
@@ -213,7 +213,7 @@ async fn what_is_new_of_an_account_is_shown_once_in_any_number_of_pages() {
     let none = view(20, "", &since).await;
     assert_eq!((none.posts.len(), none.next_page_token.as_str()), (0, ""));
     assert_eq!(none.since_token, since);
-    // The newest one that was seen is deleted, and the newest new one.
+    // The newest post that was shown is deleted, and the newest new post.
     let mut new = system.publish_many(&bob, numbered(0..30)).await;
     system.delete_many(&bob, &[ids[4], new[29], new[12]]).await;
     new.truncate(29);
@@ -234,14 +234,14 @@ async fn what_is_new_of_an_account_is_shown_once_in_any_number_of_pages() {
         assert_eq!(seen, new, "{page_size} a page");
         assert!(view(20, "", &kept).await.posts.is_empty());
     }
-    // What comes meanwhile is new afterwards.
+    // Posts published between two pages are new afterwards.
     let first = view(10, "", &since).await;
     let later = system.publish_many(&bob, numbered(30..32)).await;
     let second = view(20, &first.next_page_token, &since).await;
     assert_eq!([post_ids(&first.posts), post_ids(&second.posts)].concat(), new);
-    let news = view(20, "", &second.since_token).await;
-    assert_eq!(post_ids(&news.posts), [later[1], later[0]]);
-    // To somebody who has seen no post, all are new.
+    let updates = view(20, "", &second.since_token).await;
+    assert_eq!(post_ids(&updates.posts), [later[1], later[0]]);
+    // With a token from an empty timeline, all posts are new.
     let empty = system.user_timeline(None, &ann, 0, "").await.since_token;
     let own = system.publish_many(&ann, numbered(0..2)).await;
     let (user, since_token) = (by_id(ann.id), empty);
@@ -251,11 +251,11 @@ async fn what_is_new_of_an_account_is_shown_once_in_any_number_of_pages() {
 }
 
 #[tokio::test]
-async fn what_changes_while_an_account_is_read_makes_no_gap_and_no_repeat() {
+async fn changes_while_an_account_is_read_cause_no_gap_and_no_repeat() {
     let (system, _, bob, mut ids) = readers(60).await;
     ids.reverse();
     let (mut seen, mut token, mut pages) = (Vec::new(), String::new(), 0);
-    let mut gone = HashSet::new();
+    let mut deleted = HashSet::new();
     loop {
         let page = system.user_timeline(None, &bob, 9, &token).await;
         seen.extend(post_ids(&page.posts));
@@ -264,28 +264,28 @@ async fn what_changes_while_an_account_is_read_makes_no_gap_and_no_repeat() {
             break;
         }
         pages += 1;
-        // The last one that was shown goes, and one that was not; some come.
+        // Deletes the last post that was shown and one that was not, and publishes three.
         system.delete_many(&bob, &seen[seen.len() - 1..]).await;
-        if let Some(&next) = ids.get(seen.len() + gone.len() + 3) {
+        if let Some(&next) = ids.get(seen.len() + deleted.len() + 3) {
             system.delete_many(&bob, &[next]).await;
-            gone.insert(next);
+            deleted.insert(next);
         }
         system.publish_many(&bob, numbered(100..103)).await;
     }
     assert!(pages > 4);
-    ids.retain(|id| !gone.contains(id));
+    ids.retain(|id| !deleted.contains(id));
     assert_eq!(seen, ids);
 }
 
-/// Returns a text of 2,000 characters that is hashtags to the last one.
+/// Returns a text of 2,000 characters of hashtags.
 pub(crate) fn tags(i: usize) -> String {
     let letter = format!("a{}", "\u{20dd}\u{20de}\u{302}\u{30d}\u{30e}\u{311}");
     format!("{i:04} {}", format!("#{}#", letter.repeat(97)).repeat(20))
 }
 
 #[tokio::test]
-async fn texts_as_long_as_they_may_be_are_all_shown_once() {
-    let system = at_rest().await;
+async fn texts_of_maximum_length_are_all_shown_once() {
+    let system = without_jobs().await;
     let [ann, bob] = [system.join("ann").await, system.join("bob").await];
     system.follow(&ann, &bob).await;
     let root = system.publish(&ann, &tags(0)).await.id;
@@ -305,7 +305,7 @@ async fn texts_as_long_as_they_may_be_are_all_shown_once() {
     let (mut token, mut pages) = (String::new(), 0);
     let mut seen = HashSet::new();
     loop {
-        // A client that takes 4 MiB takes it.
+        // Fits into a client's limit of 4 MiB.
         let page = system.home(&ann, 200, &token, "").await;
         for id in post_ids(&page.posts) {
             assert!(seen.insert(id), "each once");

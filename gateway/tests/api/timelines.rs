@@ -1,4 +1,4 @@
-//! Timelines, and how they look through their viewers' eyes.
+//! Timelines as each viewer sees them.
 
 use microblog_proto::{
     gateway::{self, RootState, ViewedPost},
@@ -8,26 +8,26 @@ use microblog_proto::{
 use microblog_testkit::Topology;
 
 use crate::{
-    refused::{BLOCKED_BY_TARGET, USER_NOT_FOUND, assert_refused},
+    errors::{BLOCKED_BY_TARGET, USER_NOT_FOUND, assert_error},
     system::{Flags, Jobs, Member, System, by_id, by_name},
-    timeline_acts::{at_rest, post_ids, texts},
+    timeline_actions::{post_ids, texts, without_jobs},
 };
 
-/// Returns who wrote a post, and how they stand to the viewer.
+/// Returns the author of a post, and the author's relation to the viewer.
 fn author(viewed: &ViewedPost) -> (&str, RelationState) {
     let author = viewed.author.as_ref().unwrap();
     (author.user.as_ref().unwrap().name.as_str(), author.relation())
 }
 
-/// Ann follows Bob, who follows her, and Carl. Dora is Carl's friend.
-async fn a_feed_has_all_that_belongs_to_its_posts(topology: Topology) {
+/// Ann and Bob are mutuals, and Ann follows Carl. Carl and Dora are mutuals.
+async fn a_timeline_has_hydrated_posts(topology: Topology) {
     let system = System::start_on(topology, Jobs::Run, Flags::default()).await;
     let [ann, bob] = [system.join("ann").await, system.join("bob").await];
     let [carl, dora] = [system.join("carl").await, system.join("dora").await];
     let follows = [(&ann, &bob), (&bob, &ann), (&ann, &carl), (&dora, &ann)];
     system.follows(follows.map(|(a, b)| (a.id, b.id))).await;
 
-    let hello = system.publish(&bob, "hello @ann and @nobody").await.id;
+    let hello = system.publish(&bob, "hello @ann and @unknown").await.id;
     let root = system.publish(&dora, "the root").await.id;
     let repost = system.repost(&carl, root, "look, @dora").await.id;
     let own = system.publish(&ann, "my own").await.id;
@@ -73,23 +73,23 @@ async fn a_feed_has_all_that_belongs_to_its_posts(topology: Topology) {
 }
 
 #[tokio::test]
-async fn a_feed_has_what_belongs_to_its_posts() {
-    a_feed_has_all_that_belongs_to_its_posts(Topology::Single).await;
+async fn the_home_timeline_has_hydrated_posts() {
+    a_timeline_has_hydrated_posts(Topology::Single).await;
 }
 
 #[tokio::test]
-async fn a_feed_has_what_belongs_to_its_posts_on_a_cluster() {
-    a_feed_has_all_that_belongs_to_its_posts(Topology::Cluster).await;
+async fn the_home_timeline_has_hydrated_posts_on_a_cluster() {
+    a_timeline_has_hydrated_posts(Topology::Cluster).await;
 }
 
 #[tokio::test]
-async fn a_follow_a_mute_and_a_block_count_at_once() {
+async fn follows_mutes_and_blocks_apply_at_once() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let [muted, blocked] = [system.join("muted").await, system.join("blocked").await];
     let [blocker, left] = [system.join("blocker").await, system.join("left").await];
-    let gone = system.join("gone").await;
-    let others = [&muted, &blocked, &blocker, &left, &gone];
+    let deleted = system.join("deleted").await;
+    let others = [&muted, &blocked, &blocker, &left, &deleted];
     for other in others {
         system.publish(other, &format!("by {}", other.id)).await;
     }
@@ -105,21 +105,21 @@ async fn a_follow_a_mute_and_a_block_count_at_once() {
         shows(&others[..=i]).await;
     }
     system.mute(&ann, &muted).await;
-    shows(&[&blocked, &blocker, &left, &gone]).await;
+    shows(&[&blocked, &blocker, &left, &deleted]).await;
     system.block(&ann, &blocked).await;
-    shows(&[&blocker, &left, &gone]).await;
+    shows(&[&blocker, &left, &deleted]).await;
     system.block(&blocker, &ann).await;
-    shows(&[&left, &gone]).await;
+    shows(&[&left, &deleted]).await;
     let request = gateway::UnfollowRequest { user: by_id(left.id) };
-    system.gateway().unfollow(ann.asks(request)).await.unwrap();
-    shows(&[&gone]).await;
-    system.leave(&gone).await;
+    system.gateway().unfollow(ann.request(request)).await.unwrap();
+    shows(&[&deleted]).await;
+    system.delete_account_only(&deleted).await;
     shows(&[]).await;
 }
 
 #[tokio::test]
-async fn how_an_author_stands_is_told_anew_with_each_page() {
-    let system = at_rest().await;
+async fn each_page_has_current_relations_of_authors() {
+    let system = without_jobs().await;
     let [ann, bob] = [system.join("ann").await, system.join("bob").await];
     let carl = system.join("carl").await;
     system.follow(&ann, &bob).await;
@@ -129,7 +129,7 @@ async fn how_an_author_stands_is_told_anew_with_each_page() {
     }
     let unfollow = async |viewer: &Member, target: &Member| {
         let request = gateway::UnfollowRequest { user: by_id(target.id) };
-        system.gateway().unfollow(viewer.asks(request)).await.unwrap();
+        system.gateway().unfollow(viewer.request(request)).await.unwrap();
     };
     let mut token = String::new();
     let mut shows = async |text: &str, bobs: RelationState, carls: RelationState| {
@@ -157,8 +157,8 @@ async fn how_an_author_stands_is_told_anew_with_each_page() {
 }
 
 #[tokio::test]
-async fn a_root_that_is_not_for_the_viewer_is_not_shown_in_a_feed() {
-    let system = at_rest().await;
+async fn hidden_roots_are_not_shown_in_timelines() {
+    let system = without_jobs().await;
     let [ann, bob] = [system.join("ann").await, system.join("bob").await];
     let [muted, left] = [system.join("muted").await, system.join("left").await];
     let deleted = system.join("deleted").await;
@@ -171,7 +171,7 @@ async fn a_root_that_is_not_for_the_viewer_is_not_shown_in_a_feed() {
     }
     system.follow(&ann, &bob).await;
     system.mute(&ann, &muted).await;
-    system.leave(&left).await;
+    system.delete_account_only(&left).await;
     let expected = [RootState::Deleted, RootState::Deleted, RootState::Hidden];
     let home = system.home(&ann, 0, "", "").await.posts;
     let bobs = system.user_timeline(Some(&ann), &bob, 0, "").await.posts;
@@ -181,8 +181,8 @@ async fn a_root_that_is_not_for_the_viewer_is_not_shown_in_a_feed() {
 }
 
 #[tokio::test]
-async fn a_repost_stands_in_for_one_that_is_gone() {
-    let system = at_rest().await;
+async fn a_suppressed_repost_replaces_a_deleted_one() {
+    let system = without_jobs().await;
     let ann = system.join("ann").await;
     let author = system.join("author").await;
     let root = system.publish(&author, "the root").await.id;
@@ -195,10 +195,10 @@ async fn a_repost_stands_in_for_one_that_is_gone() {
     }
     let shown = async || post_ids(&system.home(&ann, 0, "", "").await.posts);
     assert_eq!(shown().await, [reposts[0].1], "once, although four repost it");
-    // Deleted, its author gone, its author muted: whatever the reason.
+    // Deleted, or its author deleted or muted.
     system.delete_post(&reposts[0].0, reposts[0].1).await;
     assert_eq!(shown().await, [reposts[1].1]);
-    system.leave(&reposts[1].0).await;
+    system.delete_account_only(&reposts[1].0).await;
     assert_eq!(shown().await, [reposts[2].1]);
     system.delete_post(&reposts[2].0, reposts[2].1).await;
     assert_eq!(shown().await, [reposts[3].1]);
@@ -206,14 +206,14 @@ async fn a_repost_stands_in_for_one_that_is_gone() {
     assert_eq!(page.posts[0].root_state(), RootState::Shown);
     system.delete_post(&reposts[3].0, reposts[3].1).await;
     assert_eq!(shown().await, [0; 0]);
-    // Of the root itself its reposts are left out, and it shows itself.
+    // Reposts near the root itself are suppressed in its favour.
     system.follow(&ann, &author).await;
     assert_eq!(shown().await, [root]);
 }
 
 #[tokio::test]
-async fn an_accounts_timeline_is_for_all_but_whom_it_blocks() {
-    let system = at_rest().await;
+async fn a_user_timeline_is_shown_to_all_but_blocked_accounts() {
+    let system = without_jobs().await;
     let [ann, stranger] = [system.join("ann").await, system.join("stranger").await];
     let [muter, blocker] = [system.join("muter").await, system.join("blocker").await];
     let [blocked, other] = [system.join("blocked").await, system.join("other").await];
@@ -229,21 +229,21 @@ async fn an_accounts_timeline_is_for_all_but_whom_it_blocks() {
         assert_eq!(page.posts[0].root_state(), RootState::Shown);
         let request =
             gateway::ViewUserTimelineRequest { user: by_name("ANN"), ..Default::default() };
-        let request = crate::acts::asks(viewer, request);
+        let request = crate::actions::request_as(viewer, request);
         let by_name = system.gateway().view_user_timeline(request).await.unwrap().into_inner();
         assert_eq!(by_name, page);
     }
-    let ask = async |viewer: &Member, user| {
+    let view = async |viewer: &Member, user| {
         let request = gateway::ViewUserTimelineRequest { user, ..Default::default() };
-        system.gateway().view_user_timeline(viewer.asks(request)).await
+        system.gateway().view_user_timeline(viewer.request(request)).await
     };
-    assert_refused("by id", ask(&blocked, by_id(ann.id)).await, BLOCKED_BY_TARGET);
-    assert_refused("by name", ask(&blocked, by_name("ann")).await, BLOCKED_BY_TARGET);
-    // Nothing is left in it, and nobody learns that.
+    assert_error("by id", view(&blocked, by_id(ann.id)).await, BLOCKED_BY_TARGET);
+    assert_error("by name", view(&blocked, by_name("ann")).await, BLOCKED_BY_TARGET);
+    // The timeline is empty, which a blocked account cannot detect.
     system.delete_many(&ann, &post_ids(&system.user_timeline(None, &ann, 0, "").await.posts)).await;
-    assert_refused("empty", ask(&blocked, by_id(ann.id)).await, BLOCKED_BY_TARGET);
+    assert_error("empty", view(&blocked, by_id(ann.id)).await, BLOCKED_BY_TARGET);
     assert!(system.user_timeline(Some(&stranger), &ann, 0, "").await.posts.is_empty());
-    system.leave(&ann).await;
-    assert_refused("gone", ask(&stranger, by_id(ann.id)).await, USER_NOT_FOUND);
-    assert_refused("gone", ask(&stranger, by_name("ann")).await, USER_NOT_FOUND);
+    system.delete_account_only(&ann).await;
+    assert_error("deleted", view(&stranger, by_id(ann.id)).await, USER_NOT_FOUND);
+    assert_error("deleted", view(&stranger, by_name("ann")).await, USER_NOT_FOUND);
 }

@@ -1,5 +1,5 @@
-//! Watching a home timeline more slowly than it grows: what was checked before somebody was unfollowed
-//! is not shown after that.
+//! WatchHome with a slow reader: messages that are sent after an Unfollow contain no posts of the
+//! unfollowed account.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use tonic::{Streaming, transport::Endpoint};
 use crate::{
     process::served,
     system::{Member, System, by_id, config, gateway_service},
-    timeline_acts::{SOON, texts},
+    timeline_actions::{SOON, texts},
 };
 
-/// How much the caller lets the gateway send before it reads.
+/// The caller's flow-control window.
 const WINDOW: u32 = 32 * 1024;
 
-/// What a message has besides its posts on the wire: a prefix of five bytes.
+/// The gRPC prefix of a message on the wire: five bytes.
 const PREFIX: usize = 5;
 
 async fn next(watch: &mut Streaming<WatchHomeResponse>) -> WatchHomeResponse {
@@ -30,16 +30,16 @@ async fn next(watch: &mut Streaming<WatchHomeResponse>) -> WatchHomeResponse {
 
 async fn unfollow(system: &System, viewer: &Member, target: &Member) {
     let request = gateway::UnfollowRequest { user: by_id(target.id) };
-    system.gateway().unfollow(viewer.asks(request)).await.unwrap();
+    system.gateway().unfollow(viewer.request(request)).await.unwrap();
 }
 
-/// Returns a token of a home timeline as it is now.
+/// Returns the since token of the current home timeline.
 async fn since(system: &System, viewer: &Member) -> String {
     system.home(viewer, 1, "", "").await.since_token
 }
 
 #[tokio::test]
-async fn who_is_unfollowed_is_in_no_message_that_is_taken_later() {
+async fn an_unfollowed_author_is_in_no_later_message() {
     let system = System::start().await;
     let [ann, bob, carol] =
         [system.join("ann").await, system.join("bob").await, system.join("carol").await];
@@ -51,18 +51,18 @@ async fn who_is_unfollowed_is_in_no_message_that_is_taken_later() {
     system.publish_many(&bob, (0..60).map(|i| format!("bob's {i}")).collect()).await;
     system.until_new(&ann, &since, 62).await;
     let request = gateway::WatchHomeRequest { since_token: since };
-    let mut news = system.gateway().watch_home(ann.asks(request)).await.unwrap().into_inner();
-    assert_eq!(next(&mut news).await.posts.len(), 25);
+    let mut updates = system.gateway().watch_home(ann.request(request)).await.unwrap().into_inner();
+    assert_eq!(next(&mut updates).await.posts.len(), 25);
     unfollow(&system, &ann, &bob).await;
-    let mut told = Vec::new();
+    let mut update = Vec::new();
     for _ in 0..2 {
-        told.extend(texts(&next(&mut news).await.posts));
+        update.extend(texts(&next(&mut updates).await.posts));
     }
-    assert_eq!(told, ["ann's", "carol's"]);
+    assert_eq!(update, ["ann's", "carol's"]);
 }
 
 #[tokio::test]
-async fn what_stands_in_for_a_post_of_somebody_who_is_unfollowed_is_shown() {
+async fn a_suppressed_repost_replaces_that_of_an_unfollowed_author() {
     let system = System::start().await;
     let [ann, bob, carol, dave] = [
         system.join("ann").await,
@@ -76,21 +76,21 @@ async fn what_stands_in_for_a_post_of_somebody_who_is_unfollowed_is_shown() {
     let since = since(&system, &ann).await;
     let root = system.publish(&dave, "root").await;
     system.repost(&bob, root.id, "").await;
-    let standing_in = system.repost(&carol, root.id, "").await;
+    let replacement = system.repost(&carol, root.id, "").await;
     system.publish_many(&carol, (0..25).map(|i| format!("carol's {i}")).collect()).await;
-    // One of the reposts is left out for the other.
+    // One of the reposts is suppressed in favour of the other.
     system.until_new(&ann, &since, 26).await;
     let request = gateway::WatchHomeRequest { since_token: since };
-    let mut news = system.gateway().watch_home(ann.asks(request)).await.unwrap().into_inner();
-    assert_eq!(next(&mut news).await.posts.len(), 25);
+    let mut updates = system.gateway().watch_home(ann.request(request)).await.unwrap().into_inner();
+    assert_eq!(next(&mut updates).await.posts.len(), 25);
     unfollow(&system, &ann, &bob).await;
-    let told = next(&mut news).await.posts;
-    let told: Vec<_> = told.iter().map(|viewed| viewed.post.as_ref().unwrap().id).collect();
-    assert_eq!(told, [standing_in.id]);
+    let update = next(&mut updates).await.posts;
+    let update: Vec<_> = update.iter().map(|viewed| viewed.post.as_ref().unwrap().id).collect();
+    assert_eq!(update, [replacement.id]);
 }
 
 #[tokio::test]
-async fn only_what_the_connection_took_before_somebody_is_unfollowed_comes_after() {
+async fn only_messages_accepted_before_an_unfollow_arrive_after_it() {
     let system = System::start().await;
     let [ann, bob, carol] =
         [system.join("ann").await, system.join("bob").await, system.join("carol").await];
@@ -104,12 +104,12 @@ async fn only_what_the_connection_took_before_somebody_is_unfollowed_comes_after
     let endpoint = Endpoint::from_shared(address).unwrap().initial_stream_window_size(WINDOW);
     let mut slow = GatewayServiceClient::new(endpoint.connect().await.unwrap());
     let request = gateway::WatchHomeRequest { since_token: since };
-    let mut news = slow.watch_home(ann.asks(request)).await.unwrap().into_inner();
-    // Until the gateway has sent what it may. If it had sent less, less would come.
+    let mut updates = slow.watch_home(ann.request(request)).await.unwrap().into_inner();
+    // Time for the gateway to fill the window. If it sent less, fewer messages would arrive.
     loop {
-        system.tap.calls();
+        system.interceptor.calls();
         tokio::time::sleep(Duration::from_millis(1_500)).await;
-        if !system.tap.calls().contains(&"post.BatchGetPosts".to_owned()) {
+        if !system.interceptor.calls().contains(&"post.BatchGetPosts".to_owned()) {
             break;
         }
     }
@@ -117,17 +117,17 @@ async fn only_what_the_connection_took_before_somebody_is_unfollowed_comes_after
     system.publish(&carol, "carol's").await;
     let mut sizes = Vec::new();
     loop {
-        let told = next(&mut news).await;
-        if texts(&told.posts).contains(&"carol's".to_owned()) {
-            assert_eq!(told.posts.len(), 1);
+        let update = next(&mut updates).await;
+        if texts(&update.posts).contains(&"carol's".to_owned()) {
+            assert_eq!(update.posts.len(), 1);
             break;
         }
-        if !told.posts.is_empty() {
-            sizes.push(told.encoded_len() + PREFIX);
+        if !update.posts.is_empty() {
+            sizes.push(update.encoded_len() + PREFIX);
         }
     }
-    // All but the message in which the window ended, and one behind it, which the HTTP/2 server takes
-    // before it waits for room.
+    // All but the message at the end of the window, and one after it, which the HTTP/2 server
+    // accepts before it waits for capacity.
     sizes.truncate(sizes.len().saturating_sub(2));
     let sent: usize = sizes.iter().sum();
     assert!(sent <= WINDOW as usize, "{sent} bytes in {} messages and two more", sizes.len());

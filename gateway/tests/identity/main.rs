@@ -1,7 +1,7 @@
-//! Who acts, passed on from the gateway to the services, which believe nobody else's word.
+//! Signed caller identities, passed from the gateway to the services.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
-mod refused;
+mod rejected;
 mod servers;
 mod tour;

@@ -1,4 +1,4 @@
-//! What comes to a service directly is done for whom it may be, and for nobody else.
+//! Services check the identity of direct calls and reject unauthorized callers.
 
 use microblog_chassis::{identity::Identity, status};
 use microblog_gateway::Peers;
@@ -27,7 +27,7 @@ const INVALID: (Code, Option<ErrorReason>) =
 const MISMATCH: (Code, Option<ErrorReason>) =
     (Code::PermissionDenied, Some(ErrorReason::IdentityMismatch));
 
-/// Calls a method with an empty request, in which every id is 0.
+/// Calls a method with an empty request: every id is 0.
 async fn call(service: As, path: &'static str) -> (Code, Option<ErrorReason>) {
     let mut client = Grpc::new(service);
     client.ready().await.unwrap();
@@ -54,13 +54,13 @@ async fn every_method_of_every_service_is_checked() {
         assert_eq!(call(Servers::unsigned(service), path).await, INVALID, "{path}");
         let is_kept_out = matches!(access, Access::Actor(_) | Access::System);
         for identity in [Identity::Nobody, ann.identity()] {
-            let refused = call(servers.signed(service, identity), path).await == MISMATCH;
-            assert_eq!(refused, is_kept_out, "{path} for {identity:?}");
+            let rejected = call(servers.signed(service, identity), path).await == MISMATCH;
+            assert_eq!(rejected, is_kept_out, "{path} for {identity:?}");
         }
     }
 }
 
-/// Asks as somebody whether Ann may follow and post, and may be read.
+/// Calls with an identity: a follow and a post as Ann, and reads of her data.
 async fn as_ann(
     servers: &Servers,
     identity: Identity,
@@ -87,7 +87,7 @@ async fn as_ann(
 }
 
 #[tokio::test]
-async fn nobody_acts_for_somebody_else() {
+async fn acting_for_another_account_is_rejected() {
     for calls in [Calls::Remote, Calls::Inside] {
         let servers = Servers::start(calls).await;
         let [ann, eve] = [servers.join("ann").await, servers.join("eve").await];
@@ -148,10 +148,10 @@ async fn private_lists_are_read_by_their_user_only() {
 }
 
 #[tokio::test]
-async fn handlers_that_are_called_as_they_are_are_guarded_too() {
+async fn handlers_called_in_process_are_guarded() {
     let servers = Servers::start(Calls::Inside).await;
     let Peers { user, relation, post, timeline } = servers.peers.clone();
-    // What is called for no call is called for nobody.
+    // A call outside of any other call has no identity.
     let account = user::GetAccountRequest { user_id: 1 };
     assert_eq!(reason(UserServicePeer::new(user).get_account(account).await), MISMATCH);
     let follow = relation::FollowRequest { follower_id: 1, target_id: 2 };
@@ -162,7 +162,7 @@ async fn handlers_that_are_called_as_they_are_are_guarded_too() {
     assert_eq!(reason(TimelineServicePeer::new(timeline).forget_user(forget).await), MISMATCH);
 }
 
-/// Returns what Ann has done, as the services know.
+/// Returns which of Ann's actions the services have stored.
 async fn traces(servers: &Servers, ann: &Member) -> Vec<&'static str> {
     let following = relation::ListEdgesRequest {
         user_id: ann.id,
@@ -183,19 +183,19 @@ async fn traces(servers: &Servers, ann: &Member) -> Vec<&'static str> {
 }
 
 #[tokio::test]
-async fn the_gateway_believes_nobody_outside_who_acts() {
+async fn the_gateway_ignores_identities_of_external_callers() {
     let servers = Servers::start(Calls::Remote).await;
     let [ann, eve] = [servers.join("ann").await, servers.join("eve").await];
     for identity in [ann.identity(), Identity::System] {
         let gateway = servers.signed(&servers.gateway, identity);
         let mut gateway = gateway::gateway_service_client::GatewayServiceClient::new(gateway);
-        // Without a token it is nobody, and with a token its owner.
+        // Without a token, the call is anonymous; with a token, its owner acts.
         let me = gateway.me(gateway::MeRequest {}).await;
         assert_eq!(reason(me).1, Some(ErrorReason::TokenMissing));
-        let me = gateway.me(eve.asks(gateway::MeRequest {})).await.unwrap().into_inner();
+        let me = gateway.me(eve.request(gateway::MeRequest {})).await.unwrap().into_inner();
         assert_eq!(me.account.unwrap().user.unwrap().id, eve.id);
         let wrong = gateway::DeleteAccountRequest { password: format!("not {PASSWORD}") };
-        let wrong = gateway.delete_account(eve.asks(wrong)).await;
+        let wrong = gateway.delete_account(eve.request(wrong)).await;
         assert_eq!(reason(wrong).1, Some(ErrorReason::BadCredentials));
     }
 }

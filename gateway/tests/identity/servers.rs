@@ -1,4 +1,4 @@
-//! A whole system of separate servers on the network, each with the same keys.
+//! A system of separate servers on the network with common identity keys.
 
 use std::{
     future::pending,
@@ -37,14 +37,14 @@ pub(crate) const SOON: Duration = PATIENCE;
 
 const KEY: &str = "Pkkp6mPtnvoLtkqr4Xk39HUI1i6dRMuYVAh/J5lJoLQ=";
 
-/// Whether services are called over the network, or within the process.
+/// Whether the gateway calls services over the network or within the process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Calls {
     Remote,
     Inside,
 }
 
-/// A client of a service, who says who acts.
+/// A client of a service that sends a signed identity.
 pub(crate) type As = InterceptedService<Channel, Signer>;
 
 pub(crate) struct Servers {
@@ -53,13 +53,13 @@ pub(crate) struct Servers {
     pub(crate) relation: Channel,
     pub(crate) post: Channel,
     pub(crate) timeline: Channel,
-    /// How the gateway calls the services.
+    /// The transport from the gateway to the services.
     pub(crate) peers: Peers,
     keys: NamedTempFile,
     _store: Store,
 }
 
-/// Somebody with a session.
+/// An account with a session.
 pub(crate) struct Member {
     pub(crate) id: u64,
     pub(crate) token: String,
@@ -117,13 +117,13 @@ impl Servers {
         }
     }
 
-    /// Returns the way to a service for somebody.
+    /// Returns a client of a service with this identity.
     pub(crate) fn signed(&self, service: &Channel, identity: Identity) -> As {
         let keys = KeyFile::open(self.keys.path()).unwrap();
         InterceptedService::new(service.clone(), Signer::new(Some(keys), identity))
     }
 
-    /// Returns the way to a service for somebody who says nothing of who they are.
+    /// Returns a client of a service without an identity.
     pub(crate) fn unsigned(service: &Channel) -> As {
         InterceptedService::new(service.clone(), Signer::new(None, Identity::Nobody))
     }
@@ -148,7 +148,7 @@ impl Servers {
         TimelineServiceClient::new(self.signed(&self.timeline, identity))
     }
 
-    /// Registers somebody and logs them in.
+    /// Registers an account and logs in.
     pub(crate) async fn join(&self, name: &str) -> Member {
         let email = format!("{name}@example.com");
         let registration = gateway::RegisterRequest {
@@ -167,7 +167,7 @@ impl Servers {
 
 impl Member {
     /// Returns a request with this session's token.
-    pub(crate) fn asks<T>(&self, message: T) -> Request<T> {
+    pub(crate) fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         let token = format!("Bearer {}", self.token).parse().unwrap();
         request.metadata_mut().insert("authorization", token);
@@ -179,8 +179,8 @@ impl Member {
     }
 }
 
-/// Serves a service for as long as the test runs, and returns how tests call it, and how the others
-/// do.
+/// Serves a service for the duration of the test. Returns the channel for tests, and the peer for
+/// other services.
 fn start(service: Service, config: &Config, calls: Calls) -> (Channel, Peer) {
     let inside = Peer::local(&service, config);
     let listener = TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();

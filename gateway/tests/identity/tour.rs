@@ -1,4 +1,4 @@
-//! All that people do works where services check who acts: by way of the network, and within a
+//! All calls succeed while the services check signed identities, over the network and within a
 //! process.
 
 use microblog_chassis::{identity::Identity, status};
@@ -14,12 +14,12 @@ use tonic::Code;
 use crate::servers::{Calls, Member, PASSWORD, SOON, Servers};
 
 #[tokio::test]
-async fn the_tour_works_with_a_server_for_each_service() {
+async fn all_calls_succeed_with_a_server_for_each_service() {
     tour(&Servers::start(Calls::Remote).await).await;
 }
 
 #[tokio::test]
-async fn the_tour_works_within_a_process() {
+async fn all_calls_succeed_within_one_process() {
     tour(&Servers::start(Calls::Inside).await).await;
 }
 
@@ -43,8 +43,8 @@ async fn profile(servers: &Servers, ann: &Member) {
     assert_eq!(free.name_available, Some(false));
     let changes = user::ProfileChanges { bio: Some("about ann".to_owned()), ..<_>::default() };
     let update = gateway::UpdateProfileRequest { changes: Some(changes) };
-    gateway.update_profile(ann.asks(update)).await.unwrap();
-    let me = gateway.me(ann.asks(gateway::MeRequest {})).await.unwrap().into_inner();
+    gateway.update_profile(ann.request(update)).await.unwrap();
+    let me = gateway.me(ann.request(gateway::MeRequest {})).await.unwrap().into_inner();
     assert_eq!(me.account.unwrap().user.unwrap().bio, "about ann");
     let viewed = gateway.view_user(gateway::ViewUserRequest { user: by_id(ann.id) }).await.unwrap();
     assert_eq!(viewed.into_inner().user.unwrap().bio, "about ann");
@@ -53,78 +53,82 @@ async fn profile(servers: &Servers, ann: &Member) {
 async fn graph(servers: &Servers, ann: &Member, bob: &Member) {
     let mut gateway = servers.gateway();
     let user = by_id(bob.id);
-    gateway.block(ann.asks(gateway::BlockRequest { user: user.clone() })).await.unwrap();
+    gateway.block(ann.request(gateway::BlockRequest { user: user.clone() })).await.unwrap();
     let blocks =
-        gateway.view_blocks(ann.asks(gateway::ViewBlocksRequest::default())).await.unwrap();
+        gateway.view_blocks(ann.request(gateway::ViewBlocksRequest::default())).await.unwrap();
     assert_eq!(blocks.into_inner().users.len(), 1);
-    gateway.unblock(ann.asks(gateway::UnblockRequest { user: user.clone() })).await.unwrap();
-    gateway.mute(ann.asks(gateway::MuteRequest { user: user.clone() })).await.unwrap();
-    gateway.view_mutes(ann.asks(gateway::ViewMutesRequest::default())).await.unwrap();
-    gateway.unmute(ann.asks(gateway::UnmuteRequest { user: user.clone() })).await.unwrap();
-    gateway.follow(ann.asks(gateway::FollowRequest { user: user.clone() })).await.unwrap();
-    gateway.unfollow(ann.asks(gateway::UnfollowRequest { user: user.clone() })).await.unwrap();
-    gateway.follow(ann.asks(gateway::FollowRequest { user: user.clone() })).await.unwrap();
-    gateway.follow(bob.asks(gateway::FollowRequest { user: by_id(ann.id) })).await.unwrap();
+    gateway.unblock(ann.request(gateway::UnblockRequest { user: user.clone() })).await.unwrap();
+    gateway.mute(ann.request(gateway::MuteRequest { user: user.clone() })).await.unwrap();
+    gateway.view_mutes(ann.request(gateway::ViewMutesRequest::default())).await.unwrap();
+    gateway.unmute(ann.request(gateway::UnmuteRequest { user: user.clone() })).await.unwrap();
+    gateway.follow(ann.request(gateway::FollowRequest { user: user.clone() })).await.unwrap();
+    gateway.unfollow(ann.request(gateway::UnfollowRequest { user: user.clone() })).await.unwrap();
+    gateway.follow(ann.request(gateway::FollowRequest { user: user.clone() })).await.unwrap();
+    gateway.follow(bob.request(gateway::FollowRequest { user: by_id(ann.id) })).await.unwrap();
     let shared = gateway::ViewFollowersIFollowRequest { user: user.clone(), ..<_>::default() };
-    gateway.view_followers_i_follow(ann.asks(shared)).await.unwrap();
+    gateway.view_followers_i_follow(ann.request(shared)).await.unwrap();
     let common = gateway::ViewCommonFollowingRequest { user: user.clone(), ..<_>::default() };
-    gateway.view_common_following(ann.asks(common)).await.unwrap();
+    gateway.view_common_following(ann.request(common)).await.unwrap();
     lists(servers, ann, bob).await;
     let remove = gateway::RemoveFollowerRequest { user: user.clone() };
-    gateway.remove_follower(ann.asks(remove)).await.unwrap();
-    gateway.follow(bob.asks(gateway::FollowRequest { user: by_id(ann.id) })).await.unwrap();
-    let viewed = gateway.view_user(ann.asks(gateway::ViewUserRequest { user })).await.unwrap();
+    gateway.remove_follower(ann.request(remove)).await.unwrap();
+    gateway.follow(bob.request(gateway::FollowRequest { user: by_id(ann.id) })).await.unwrap();
+    let viewed = gateway.view_user(ann.request(gateway::ViewUserRequest { user })).await.unwrap();
     assert_eq!(
         viewed.into_inner().relation.unwrap().state(),
         microblog_proto::relation::RelationState::Mutual
     );
 }
 
-/// Both follow each other. Of Bob, anybody may see it.
+/// The accounts follow each other. Bob's lists are public.
 async fn lists(servers: &Servers, ann: &Member, bob: &Member) {
     let mut gateway = servers.gateway();
     let user = by_id(bob.id);
     let asked = gateway::ViewFollowingRequest { user: user.clone(), ..<_>::default() };
     assert_eq!(gateway.view_following(asked).await.unwrap().into_inner().users.len(), 1);
     let asked = gateway::ViewFollowersRequest { user: user.clone(), ..<_>::default() };
-    assert_eq!(gateway.view_followers(ann.asks(asked)).await.unwrap().into_inner().users.len(), 1);
+    assert_eq!(
+        gateway.view_followers(ann.request(asked)).await.unwrap().into_inner().users.len(),
+        1
+    );
     let asked = gateway::ViewMutualsRequest { user, ..<_>::default() };
-    assert_eq!(gateway.view_mutuals(ann.asks(asked)).await.unwrap().into_inner().users.len(), 1);
+    assert_eq!(gateway.view_mutuals(ann.request(asked)).await.unwrap().into_inner().users.len(), 1);
 }
 
-/// Returns a post of Bob's.
+/// Returns a post of Bob.
 async fn posts(servers: &Servers, ann: &Member, bob: &Member) -> u64 {
     let mut gateway = servers.gateway();
     let request_id = || uuid::Uuid::new_v4().to_string();
     let text = "hello @ann".to_owned();
     let publish = gateway::PublishRequest { request_id: request_id(), text: text.clone() };
-    let post = gateway.publish(bob.asks(publish)).await.unwrap().into_inner().post.unwrap();
+    let post = gateway.publish(bob.request(publish)).await.unwrap().into_inner().post.unwrap();
     let post_id = post.id;
-    gateway.like(ann.asks(gateway::LikeRequest { post_id })).await.unwrap();
-    gateway.unlike(ann.asks(gateway::UnlikeRequest { post_id })).await.unwrap();
-    gateway.like(ann.asks(gateway::LikeRequest { post_id })).await.unwrap();
+    gateway.like(ann.request(gateway::LikeRequest { post_id })).await.unwrap();
+    gateway.unlike(ann.request(gateway::UnlikeRequest { post_id })).await.unwrap();
+    gateway.like(ann.request(gateway::LikeRequest { post_id })).await.unwrap();
     let comment =
         gateway::CommentRequest { request_id: request_id(), post_id, text, in_reply_to_id: 0 };
-    let comment = gateway.comment(ann.asks(comment)).await.unwrap().into_inner().comment.unwrap();
+    let comment =
+        gateway.comment(ann.request(comment)).await.unwrap().into_inner().comment.unwrap();
     let comment_id = comment.id;
     gateway
         .view_comments(gateway::ViewCommentsRequest { post_id, order: 1, ..<_>::default() })
         .await
         .unwrap();
-    // By the post's author.
+    // The post's author deletes a comment of another account.
     let delete = gateway::DeleteCommentRequest { post_id, comment_id };
-    gateway.delete_comment(bob.asks(delete)).await.unwrap();
+    gateway.delete_comment(bob.request(delete)).await.unwrap();
     let repost = gateway::RepostRequest { request_id: request_id(), post_id, text: String::new() };
-    let repost = gateway.repost(ann.asks(repost)).await.unwrap().into_inner().post.unwrap();
+    let repost = gateway.repost(ann.request(repost)).await.unwrap().into_inner().post.unwrap();
     gateway
-        .view_reposts(ann.asks(gateway::ViewRepostsRequest { post_id, ..<_>::default() }))
+        .view_reposts(ann.request(gateway::ViewRepostsRequest { post_id, ..<_>::default() }))
         .await
         .unwrap();
     gateway.view_likers(gateway::ViewLikersRequest { post_id, ..<_>::default() }).await.unwrap();
     let delete = gateway::DeletePostRequest { post_id: repost.id };
-    gateway.delete_post(ann.asks(delete)).await.unwrap();
+    gateway.delete_post(ann.request(delete)).await.unwrap();
     for request in [
-        ann.asks(gateway::ViewPostRequest { post_id }),
+        ann.request(gateway::ViewPostRequest { post_id }),
         tonic::Request::new(gateway::ViewPostRequest { post_id }),
     ] {
         gateway.view_post(request).await.unwrap();
@@ -135,33 +139,35 @@ async fn posts(servers: &Servers, ann: &Member, bob: &Member) -> u64 {
 async fn timelines(servers: &Servers, ann: &Member, bob: &Member, post_id: u64) {
     let mut gateway = servers.gateway();
     eventually("the post is in the home timeline", SOON, async || {
-        let home = gateway.view_home(ann.asks(gateway::ViewHomeRequest::default())).await.unwrap();
+        let home =
+            gateway.view_home(ann.request(gateway::ViewHomeRequest::default())).await.unwrap();
         let posts = home.into_inner().posts;
         posts.iter().any(|post| post.post.as_ref().is_some_and(|post| post.id == post_id))
     })
     .await;
     let friends =
-        gateway.view_friends(ann.asks(gateway::ViewFriendsRequest::default())).await.unwrap();
+        gateway.view_friends(ann.request(gateway::ViewFriendsRequest::default())).await.unwrap();
     assert_eq!(friends.into_inner().posts.len(), 1);
     let of_user = gateway::ViewUserTimelineRequest { user: by_id(bob.id), ..<_>::default() };
     assert_eq!(gateway.view_user_timeline(of_user).await.unwrap().into_inner().posts.len(), 1);
-    gateway.count_new(ann.asks(gateway::CountNewRequest::default())).await.unwrap();
+    gateway.count_new(ann.request(gateway::CountNewRequest::default())).await.unwrap();
 
-    let watch = gateway.watch_home(ann.asks(gateway::WatchHomeRequest::default())).await.unwrap();
+    let watch =
+        gateway.watch_home(ann.request(gateway::WatchHomeRequest::default())).await.unwrap();
     let mut watch = watch.into_inner();
     timeout(SOON, watch.message()).await.unwrap().unwrap().expect("watching begins");
     let publish = gateway::PublishRequest {
         request_id: uuid::Uuid::new_v4().to_string(),
-        text: "news".to_owned(),
+        text: "updates".to_owned(),
     };
-    let post = gateway.publish(bob.asks(publish)).await.unwrap().into_inner().post.unwrap();
+    let post = gateway.publish(bob.request(publish)).await.unwrap().into_inner().post.unwrap();
     let id = post.id;
-    gateway.like(bob.asks(gateway::LikeRequest { post_id: id })).await.unwrap();
-    let told = timeout(SOON, watch.message()).await.unwrap().unwrap().expect("the news");
-    assert_eq!(told.posts[0].post.as_ref().unwrap().id, id);
+    gateway.like(bob.request(gateway::LikeRequest { post_id: id })).await.unwrap();
+    let update = timeout(SOON, watch.message()).await.unwrap().unwrap().expect("the updates");
+    assert_eq!(update.posts[0].post.as_ref().unwrap().id, id);
 }
 
-/// Bob leaves: his password is changed, his account deleted, and all services forget him.
+/// Changes Bob's password and deletes his account; all services delete his data.
 async fn end(servers: &Servers, ann: &Member, bob: &Member, post_id: u64) {
     let mut gateway = servers.gateway();
     let new_password = "another horse battery".to_owned();
@@ -169,7 +175,7 @@ async fn end(servers: &Servers, ann: &Member, bob: &Member, post_id: u64) {
         current_password: PASSWORD.to_owned(),
         new_password: new_password.clone(),
     };
-    gateway.change_password(bob.asks(change)).await.unwrap();
+    gateway.change_password(bob.request(change)).await.unwrap();
     let login = gateway::LoginRequest {
         login: "bob@example.com".to_owned(),
         password: new_password.clone(),
@@ -177,20 +183,21 @@ async fn end(servers: &Servers, ann: &Member, bob: &Member, post_id: u64) {
     let token = gateway.login(login).await.unwrap().into_inner().token;
     let bob = Member { id: bob.id, token };
     gateway
-        .delete_account(bob.asks(gateway::DeleteAccountRequest { password: new_password }))
+        .delete_account(bob.request(gateway::DeleteAccountRequest { password: new_password }))
         .await
         .unwrap();
     let mut system = servers.user(Identity::System);
     let left = system.list_deletions(user::ListDeletionsRequest::default()).await.unwrap();
     assert!(left.into_inner().user_ids.is_empty(), "all have forgotten at once");
-    let gone = gateway.view_post(ann.asks(gateway::ViewPostRequest { post_id })).await.unwrap_err();
+    let deleted =
+        gateway.view_post(ann.request(gateway::ViewPostRequest { post_id })).await.unwrap_err();
     assert_eq!(
-        (gone.code(), status::reason_of(&gone)),
+        (deleted.code(), status::reason_of(&deleted)),
         (Code::NotFound, Some(ErrorReason::PostNotFound))
     );
     let kind = timeline::TimelineKind::Home.into();
     let home = timeline::GetTimelineRequest { user_id: bob.id, kind, ..<_>::default() };
     let home = servers.timeline(Identity::System).get_timeline(home).await.unwrap().into_inner();
     assert!(home.entries.iter().all(|entry| entry.author_id != bob.id));
-    gateway.logout(ann.asks(gateway::LogoutRequest {})).await.unwrap();
+    gateway.logout(ann.request(gateway::LogoutRequest {})).await.unwrap();
 }

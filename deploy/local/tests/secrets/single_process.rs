@@ -58,7 +58,7 @@ async fn the_launcher_does_not_print_secrets() {
     outputs.add("the command line", command_line(&data.join("lock")));
     outputs.add("the command line of Redis", command_line(&data.join("redis/redis.pid")));
     kill(launcher.redis(), Signal::SIGKILL).unwrap();
-    launcher.wait_to_say("restarting in");
+    launcher.wait_for_output("restarting in");
     launcher.signal(Signal::SIGTERM);
     assert!(launcher.ended(STOP).success());
     outputs.add("the log", launcher.output());

@@ -88,7 +88,7 @@ impl Archive {
         psql.args(["--dbname", &self.0.url(), "--command", statement]);
         let output = psql.output();
         let output = output.unwrap_or_else(|error| panic!("these tests need `psql`: {error}"));
-        let output = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{statement}: {output}");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{statement}: {errors}");
     }
 }

@@ -1,5 +1,5 @@
 //! The context of a call: the viewer from the session token, the account that the request names,
-//! and whose content the viewer looks at.
+//! and whose content is viewed.
 
 use microblog_chassis::{self as chassis, status};
 use microblog_domain::{IdSet, Invalid, UserId};

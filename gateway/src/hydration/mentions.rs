@@ -72,7 +72,7 @@ impl Mentioned {
 
 /// Returns whether an account existed when a text was written, to the millisecond. The clocks of
 /// two partitions may differ like those of two machines, so an account created just before may
-/// count as younger. Its mention then refers to nobody, rather than to the wrong account.
+/// count as younger. Its mention then refers to no account, rather than to the wrong account.
 fn is_no_younger(user_id: u64, text_id: u64) -> bool {
     let made = |id: u64| Stamp::new(id).map(Stamp::time);
     made(user_id).zip(made(text_id)).is_some_and(|(account, text)| account <= text)

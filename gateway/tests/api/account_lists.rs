@@ -295,17 +295,17 @@ async fn followers_i_follow_cost_view_user_two_more_calls() {
     let mut with_names = of_viewer.to_vec();
     with_names.extend(["relation.BatchGetRelations", "user.BatchGetUsers"]);
     with_names.sort_unstable();
-    system.interceptor.calls();
+    system.recorder.calls();
     view_user(&system, None, star.id).await;
-    assert_eq!(system.interceptor.calls(), of_anybody);
+    assert_eq!(system.recorder.calls(), of_anybody);
     view_user(&system, Some(&viewer), star.id).await;
-    assert_eq!(system.interceptor.calls(), of_viewer);
+    assert_eq!(system.recorder.calls(), of_viewer);
     view_user(&system, Some(&viewer), viewer.id).await;
-    assert_eq!(system.interceptor.calls(), of_self);
+    assert_eq!(system.recorder.calls(), of_self);
     system.follows([(viewer.id, fan.id), (fan.id, star.id)]).await;
-    system.interceptor.calls();
+    system.recorder.calls();
     view_user(&system, Some(&viewer), star.id).await;
-    assert_eq!(system.interceptor.calls(), with_names);
+    assert_eq!(system.recorder.calls(), with_names);
 }
 
 fn not_followed_back(user: Option<gateway::UserRef>) -> gateway::ViewFollowersRequest {

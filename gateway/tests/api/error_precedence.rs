@@ -120,7 +120,7 @@ async fn a_failure_after_a_write_is_not_a_rejection() {
     let post_id = system.publish(&ann, "hello").await.id;
     let overloaded =
         status::with_reason(Code::ResourceExhausted, ErrorReason::Overloaded, "too much");
-    system.interceptor.reject("user.BatchResolveNames", overloaded);
+    system.recorder.reject("user.BatchResolveNames", overloaded);
     macro_rules! check {
         ($method:ident, $request:expr) => {
             let failure = system.gateway().$method(ann.request($request)).await.unwrap_err();
@@ -138,7 +138,7 @@ async fn a_failure_after_a_write_is_not_a_rejection() {
     let post = system.view(None, post_id).await.post.unwrap();
     assert_eq!((post.reposts, post.comments), (1, 1), "they are done");
 
-    system.interceptor.reject_none();
+    system.recorder.reject_none();
     let publish = || ann.request(publish.clone());
     let first = system.gateway().publish(publish()).await.unwrap().into_inner();
     let again = system.gateway().publish(publish()).await.unwrap().into_inner();

@@ -70,10 +70,10 @@ async fn rate_limited_calls_of_a_viewer_cost_only_authentication() {
     macro_rules! check {
         ($what:literal, $method:ident, $request:expr) => {
             for place in 0..3 {
-                system.interceptor.calls();
+                system.recorder.calls();
                 let delay = wait(gateway.$method(ann.request($request(place))).await);
                 assert_eq!(delay.is_some(), place == 2, "{}", $what);
-                let calls = system.interceptor.calls();
+                let calls = system.recorder.calls();
                 assert_eq!(calls == ["user.Authenticate"], place == 2, "{}: {calls:?}", $what);
                 if let Some(delay) = delay {
                     let bounds = Duration::from_secs(5)..=Duration::from_secs(30);
@@ -118,10 +118,10 @@ async fn password_calls_share_a_limit() {
         gateway::ChangePasswordRequest { current_password: wrong(), new_password: wrong() };
     let error = gateway.change_password(ann.request(change)).await.unwrap_err();
     assert_eq!(status::reason_of(&error), Some(ErrorReason::BadCredentials));
-    system.interceptor.calls();
+    system.recorder.calls();
     let deletion = gateway::DeleteAccountRequest { password: PASSWORD.to_owned() };
     assert!(wait(gateway.delete_account(ann.request(deletion)).await).is_some());
-    assert_eq!(system.interceptor.calls(), ["user.Authenticate"]);
+    assert_eq!(system.recorder.calls(), ["user.Authenticate"]);
     assert!(gateway.login(log_in("ann")).await.is_ok(), "the account is still there");
 }
 

@@ -58,26 +58,26 @@ async fn each_address_has_its_own_limit_and_rejections_cost_no_call() {
     let gateway = served(&system, &flags);
     let [mut one, mut other] = ["127.0.0.2", "127.0.0.3"].map(|from| caller(&gateway, from));
     for caller in [&mut one, &mut other] {
-        system.interceptor.calls();
+        system.recorder.calls();
         for _ in 0..2 {
             assert_eq!(attempt(caller, None).await, None);
         }
-        assert_eq!(system.interceptor.calls(), ["user.Login"; 2]);
+        assert_eq!(system.recorder.calls(), ["user.Login"; 2]);
         assert!(attempt(caller, None).await.is_some_and(|wait| wait <= Duration::from_secs(30)));
         let mut register =
             async || wait(caller.register(gateway::RegisterRequest::default()).await);
         assert_eq!(register().await, None);
-        assert_eq!(system.interceptor.calls(), ["user.Register"]);
+        assert_eq!(system.recorder.calls(), ["user.Register"]);
         assert!(register().await.is_some_and(|wait| wait > Duration::from_secs(3_000)));
-        assert_eq!(system.interceptor.calls(), [""; 0]);
+        assert_eq!(system.recorder.calls(), [""; 0]);
         let mut check = async || {
             let request = gateway::CheckAvailabilityRequest::default();
             wait(caller.check_availability(request).await)
         };
         assert_eq!(check().await, None);
-        assert_eq!(system.interceptor.calls(), ["user.CheckAvailability"]);
+        assert_eq!(system.recorder.calls(), ["user.CheckAvailability"]);
         assert!(check().await.is_some_and(|wait| wait <= Duration::from_secs(60)));
-        assert_eq!(system.interceptor.calls(), [""; 0]);
+        assert_eq!(system.recorder.calls(), [""; 0]);
     }
     // Another connection from the same address.
     assert!(attempt(&mut caller(&gateway, "127.0.0.2"), None).await.is_some());
@@ -119,17 +119,17 @@ async fn forwarded_addresses_are_accepted_from_trusted_proxies_only() {
     let flags = ["--logins-per-minute=1", "--trusted-proxies=127.0.0.2,10.0.0.0/8"];
     let gateway = served(&system, &flags);
     let mut proxy = caller(&gateway, "127.0.0.2");
-    for members in ["198.51.100.1", "1.1.1.1, 198.51.100.2, 10.0.0.9", "2001:db8::1"] {
-        assert_eq!(attempt(&mut proxy, Some(members)).await, None, "{members}");
-        assert!(attempt(&mut proxy, Some(members)).await.is_some(), "{members}");
+    for forwarded in ["198.51.100.1", "1.1.1.1, 198.51.100.2, 10.0.0.9", "2001:db8::1"] {
+        assert_eq!(attempt(&mut proxy, Some(forwarded)).await, None, "{forwarded}");
+        assert!(attempt(&mut proxy, Some(forwarded)).await.is_some(), "{forwarded}");
     }
     // Entries that the client sent to the proxy are ignored, as are other addresses of its network.
-    for members in ["7.7.7.7, 198.51.100.1", "198.51.100.2", "2001:db8::2"] {
-        assert!(attempt(&mut proxy, Some(members)).await.is_some(), "{members}");
+    for forwarded in ["7.7.7.7, 198.51.100.1", "198.51.100.2", "2001:db8::2"] {
+        assert!(attempt(&mut proxy, Some(forwarded)).await.is_some(), "{forwarded}");
     }
-    let mut anybody = caller(&gateway, "127.0.0.3");
-    assert_eq!(attempt(&mut anybody, Some("198.51.100.8")).await, None);
-    assert!(attempt(&mut anybody, Some("198.51.100.9")).await.is_some());
+    let mut untrusted = caller(&gateway, "127.0.0.3");
+    assert_eq!(attempt(&mut untrusted, Some("198.51.100.8")).await, None);
+    assert!(attempt(&mut untrusted, Some("198.51.100.9")).await.is_some());
     // The named address is not charged.
     assert_eq!(attempt(&mut proxy, Some("198.51.100.9")).await, None);
 

@@ -5,12 +5,12 @@
 mod account_lists;
 mod actions;
 mod blocks;
+mod call_recorder;
 mod cost;
 mod deletions;
 mod error_precedence;
 mod errors;
 mod graph;
-mod interceptor;
 mod invalid_account_requests;
 mod invalid_post_requests;
 mod invalid_requests;

@@ -132,9 +132,9 @@ async fn muting_a_friend_keeps_the_posts_of_the_others() {
     let system = without_jobs().await;
     let (ann, bob, few, _) = with_a_prolific_friend(&system).await;
     system.mute(&ann, &bob).await;
-    system.interceptor.calls();
+    system.recorder.calls();
     assert_eq!(post_ids(&system.friends_page(&ann, 60, "").await.posts), few);
-    let calls = system.interceptor.calls();
+    let calls = system.recorder.calls();
     assert!(calls.iter().all(|call| *call != "post.ListAuthorsPosts"), "all of it is held");
     for page_size in [1, 7, 20, 200] {
         let read = read(&system, Which::Friends(&ann), page_size).await;

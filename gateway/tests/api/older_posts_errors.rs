@@ -137,12 +137,12 @@ async fn a_page_of_older_posts_takes_a_fixed_number_of_calls() {
     let assert_called = |what: &str, expected: &[&[&str]]| {
         let mut expected = expected.concat();
         expected.sort_unstable();
-        assert_eq!(system.interceptor.calls(), expected, "{what}");
+        assert_eq!(system.recorder.calls(), expected, "{what}");
     };
     // One full batch, and the rest.
     for page_size in [1, 50, 200] {
         let hydration_calls = hydration_calls.repeat(if page_size > 50 { 2 } else { 1 });
-        system.interceptor.calls();
+        system.recorder.calls();
         let page = system.home(ann, page_size, &home, "").await;
         assert_eq!(page.posts.len(), (page_size as usize).min(PAST + 5));
         let calls = ["user.Authenticate", "timeline.ListAuthors"];
@@ -165,27 +165,27 @@ async fn newer_pages_are_shown_while_older_posts_are_unavailable() {
     let mut of_home = system.publish_many(ann, vec!["new".to_owned(); 10]).await;
     of_home.reverse();
     for method in ["post.ListAuthorsPosts", "timeline.ListAuthors"] {
-        system.interceptor.reject(method, unavailable());
+        system.recorder.reject(method, unavailable());
         // The page with the last newer posts is shown, and has a next page token.
         let home = system.home(ann, 20, "", "").await;
         assert_eq!(post_ids(&home.posts), of_home);
         for token in [&home.next_page_token, &token] {
             assert_error("older posts", fixture.view(ann, (token, "")).await, UNAVAILABLE);
         }
-        system.interceptor.reject_none();
+        system.recorder.reject_none();
         let rest = system.home(ann, 200, &home.next_page_token, "").await;
         assert_eq!((post_ids(&rest.posts), rest.next_page_token.as_str()), (posts.clone(), ""));
     }
 }
 
 #[tokio::test]
-async fn a_page_of_an_account_ends_where_older_posts_are_away() {
+async fn a_page_of_an_account_ends_where_older_posts_are_unavailable() {
     let system = without_jobs().await;
     let [ann, bob] = [system.join("ann").await, system.join("bob").await];
     // More than fit into one answer of the post service.
     let mut posts = system.publish_many(&bob, (0..60).map(tags).collect()).await;
     posts.reverse();
-    system.interceptor.reject_after(1, "post.ListAuthorsPosts", unavailable());
+    system.recorder.reject_after(1, "post.ListAuthorsPosts", unavailable());
     let page = system.user_timeline(Some(&ann), &bob, 50, "").await;
     let shown = page.posts.len();
     assert!((1..50).contains(&shown), "{shown}");
@@ -193,7 +193,7 @@ async fn a_page_of_an_account_ends_where_older_posts_are_away() {
     let request = gateway::ViewUserTimelineRequest { user, page_token, ..Default::default() };
     let answer = system.gateway().view_user_timeline(ann.request(request)).await;
     assert_error("older posts", answer, UNAVAILABLE);
-    system.interceptor.reject_none();
+    system.recorder.reject_none();
     let mut seen = post_ids(&page.posts);
     let mut token = page.next_page_token;
     while !token.is_empty() {

@@ -47,7 +47,7 @@ impl Fixture {
     fn assert_called(&self, what: &str, expected: &[&str]) {
         let mut expected = expected.to_vec();
         expected.sort_unstable();
-        assert_eq!(self.system.interceptor.calls(), expected, "{what}");
+        assert_eq!(self.system.recorder.calls(), expected, "{what}");
     }
 }
 
@@ -64,7 +64,7 @@ async fn views_take_the_same_calls_for_every_page_size() {
                 calls.extend(viewer.filter(|_| liked).map(|_| LIKED));
                 fixture.assert_called(what, &calls);
             };
-            system.interceptor.calls();
+            system.recorder.calls();
             let likers = system.likers(viewer, post_id, page_size, "").await.users.len();
             check("likers", false, &[GET_POST, "post.ListLikers", GET_USERS]);
             let comments = system.comments(viewer, post_id, page_size, "").await.comments.len();
@@ -89,7 +89,7 @@ async fn a_refilled_page_costs_each_of_its_skeletons() {
     system.mute(&fixture.bob, &muted).await;
     let round = ["post.ListComments", GET_USERS, RELATIONS];
     for (page_size, rounds) in [(7, 5), (100, 1)] {
-        system.interceptor.calls();
+        system.recorder.calls();
         system.comments(Some(&fixture.bob), post_id, page_size, "").await;
         let rounds = std::iter::repeat_n(round, rounds).flatten();
         let calls: Vec<_> = [AUTHENTICATE, GET_POST, RESOLVE].into_iter().chain(rounds).collect();
@@ -109,7 +109,7 @@ async fn writes_take_a_fixed_number_of_calls() {
                 let calls: Vec<_> = before.iter().copied().chain([act]).chain(resolved).collect();
                 fixture.assert_called(what, &calls);
             };
-        system.interceptor.calls();
+        system.recorder.calls();
         system.publish(ann, text).await;
         check("publish", &[AUTHENTICATE], "post.CreatePost", resolved);
         for (viewer, post_id, before) in [
@@ -131,7 +131,7 @@ async fn writes_take_a_fixed_number_of_calls() {
         }
         // A reply costs one more call.
         let comment = system.comment(bob, fixture.root, "what?").await;
-        system.interceptor.calls();
+        system.recorder.calls();
         for (viewer, before) in [(ann, &others[..]), (bob, &others)] {
             let request = gateway::CommentRequest {
                 request_id: request_id(),
@@ -150,7 +150,7 @@ async fn writes_take_a_fixed_number_of_calls() {
         check("like", &own, "post.Like", None);
     }
     let made = system.publish(ann, "to be deleted").await.id;
-    system.interceptor.calls();
+    system.recorder.calls();
     system.delete_post(ann, made).await;
     fixture.assert_called("delete_post", &[AUTHENTICATE, "post.DeletePost"]);
 }
@@ -159,7 +159,7 @@ async fn writes_take_a_fixed_number_of_calls() {
 async fn an_invalid_request_costs_the_fewest_calls() {
     let fixture = Fixture::set(0).await;
     let system = &fixture.system;
-    system.interceptor.calls();
+    system.recorder.calls();
     for viewer in [Some(&fixture.bob), None] {
         let request = gateway::ViewCommentsRequest { post_id: 0, ..Default::default() };
         system.gateway().view_comments(request_as(viewer, request)).await.unwrap_err();

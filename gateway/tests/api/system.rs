@@ -14,7 +14,7 @@ use microblog_testkit::{PATIENCE, Store, Topology, eventually};
 use tokio::task::JoinSet;
 use tonic::Request;
 
-use crate::interceptor::Interceptor;
+use crate::call_recorder::CallRecorder;
 
 pub(crate) const PASSWORD: &str = "correct horse battery";
 
@@ -41,7 +41,7 @@ pub(crate) struct System {
     pub(crate) store: Store,
     pub(crate) peers: Peers,
     /// Between the gateway and its peers.
-    pub(crate) interceptor: Interceptor,
+    pub(crate) recorder: CallRecorder,
     gateway: Peer,
     _jobs: JoinSet<()>,
 }
@@ -61,26 +61,26 @@ impl System {
     /// Starts a system with further flags for its services.
     pub(crate) async fn start_on(topology: Topology, jobs: Jobs, flags: Flags<'_>) -> Self {
         let store = Store::start(topology).await;
-        let (interceptor, mut running) = (Interceptor::default(), JoinSet::new());
+        let (recorder, mut running) = (CallRecorder::default(), JoinSet::new());
         let user = user_service(&store.url("user"), flags.user).await;
         let relation = relation_service(&store.url("relation"), flags.relation).await;
         // A new cluster may need some time.
         for ready in [&user.ready, &relation.ready] {
             eventually("the store is ready", PATIENCE, async || ready().await).await;
         }
-        let user = local(interceptor.on(user), jobs, &mut running);
+        let user = local(recorder.on(user), jobs, &mut running);
         // Calls between services are not recorded.
         let graph = Peer::local(&relation, &config().chassis);
-        let relation = local(interceptor.on(relation), jobs, &mut running);
+        let relation = local(recorder.on(relation), jobs, &mut running);
         let timeline = timeline_service(&store.url("timeline"), flags.timeline, graph).await;
         let delivery = Peer::local(&timeline, &config().chassis);
-        let timeline = local(interceptor.on(timeline), jobs, &mut running);
+        let timeline = local(recorder.on(timeline), jobs, &mut running);
         let post = post_service(&store.url("post"), flags.post, Some(delivery)).await;
-        let post = local(interceptor.on(post), jobs, &mut running);
+        let post = local(recorder.on(post), jobs, &mut running);
         let peers = Peers { user, relation, post, timeline };
         let service = gateway_service(&config(), peers.clone(), Worker::ONLY);
         let gateway = local(service, jobs, &mut running);
-        Self { store, peers, interceptor, gateway, _jobs: running }
+        Self { store, peers, recorder, gateway, _jobs: running }
     }
 
     pub(crate) fn gateway(&self) -> GatewayServiceClient<Peer> {

@@ -36,7 +36,7 @@ impl Fixture {
         system.follow(&ann, &bob).await;
         let texts = (0..posts).map(|i| format!("post {i}, @ann")).collect();
         let posts = system.publish_many(&bob, texts).await;
-        system.interceptor.calls();
+        system.recorder.calls();
         Self { system, ann, bob, posts }
     }
 
@@ -45,12 +45,12 @@ impl Fixture {
     fn assert_called(&self, what: &str, expected: &[&[&str]]) {
         let mut expected = expected.concat();
         expected.sort_unstable();
-        assert_eq!(self.system.interceptor.calls(), expected, "{what}");
+        assert_eq!(self.system.recorder.calls(), expected, "{what}");
     }
 }
 
 /// Returns the commands that Redis receives for a kind of key during a call.
-async fn questions(server: &RedisServer, kind: &str, call: impl AsyncFn()) -> Vec<Vec<String>> {
+async fn commands_on(server: &RedisServer, kind: &str, call: impl AsyncFn()) -> Vec<Vec<String>> {
     type Slow = (u64, u64, u64, Vec<Vec<u8>>, redis::Value, redis::Value);
     let mut admin = server.admin().await;
     let mut set = async |name: &str, value: i64| {
@@ -64,11 +64,11 @@ async fn questions(server: &RedisServer, kind: &str, call: impl AsyncFn()) -> Ve
     let mut log = redis::cmd("SLOWLOG");
     let log: Vec<Slow> = log.arg("GET").arg(-1).query_async(&mut admin).await.unwrap();
     let text = |word: &Vec<u8>| String::from_utf8_lossy(word).into_owned();
-    let asked = log.iter().rev().filter_map(|(_, _, _, words, ..)| {
+    let commands = log.iter().rev().filter_map(|(_, _, _, words, ..)| {
         let mut words = words.iter().skip(1).map(text);
         words.next()?.contains(kind).then(|| words.collect())
     });
-    asked.collect()
+    commands.collect()
 }
 
 #[tokio::test]
@@ -112,7 +112,7 @@ async fn a_timeline_takes_a_fixed_number_of_calls() {
     }
     let since = system.home(ann, 0, "", "").await.since_token;
     system.follows([(bob.id, ann.id)]).await;
-    system.interceptor.calls();
+    system.recorder.calls();
     system.friends(ann).await;
     let friends = [AUTHENTICATE, TIMELINE, POSTS];
     fixture.assert_called("friends", &[&friends, &HYDRATION]);
@@ -137,20 +137,20 @@ async fn only_relations_missing_from_the_timeline_response_are_read() {
     system.publish(ann, "mine").await;
     system.repost(ann, posts[0], "once more").await;
     system.repost(ann, posts[1], "yours").await;
-    system.interceptor.calls();
+    system.recorder.calls();
     assert_eq!(system.home(ann, 0, "", "").await.posts.len(), 5);
     fixture.assert_called("no strangers", &[&first, &HYDRATION]);
     system.repost(ann, root, "look").await;
-    system.interceptor.calls();
+    system.recorder.calls();
     let page = system.home(ann, 0, "", "").await;
     assert_eq!(page.posts[0].root_state(), RootState::Shown);
     fixture.assert_called("a root's author", &[&first, &HYDRATION, &[RELATIONS]]);
     let server = &system.store.nodes()[0];
-    let asked = questions(server, ":following_ids", async || {
+    let commands = commands_on(server, ":following_ids", async || {
         system.home(ann, 0, "", "").await;
     });
     // The timeline service's read, then the gateway's.
-    assert_eq!(asked.await, [bob, &carl].map(|author| [author.id.to_string()]));
+    assert_eq!(commands.await, [bob, &carl].map(|author| [author.id.to_string()]));
 }
 
 #[tokio::test]
@@ -167,17 +167,17 @@ async fn viewer_likes_are_read_only_for_liked_posts() {
     assert_eq!(liked().await, [0; 0]);
     fixture.assert_called("none", &[&calls]);
     system.like(bob, posts[3]).await;
-    system.interceptor.calls();
+    system.recorder.calls();
     assert_eq!(liked().await, [0; 0]);
     fixture.assert_called("another's", &[&calls, &[LIKED]]);
     system.like(ann, posts[3]).await;
     system.like(ann, posts[5]).await;
     assert_eq!(liked().await, [posts[5], posts[3]]);
     let server = &system.store.nodes()[0];
-    let asked = questions(server, ":likes:", async || {
+    let commands = commands_on(server, ":likes:", async || {
         system.home(ann, 50, "", "").await;
     });
-    assert_eq!(asked.await.len(), 2, "of twenty");
+    assert_eq!(commands.await.len(), 2, "of twenty");
     // A root that is not on the page itself.
     let carl = system.join("carl").await;
     let root = system.publish(&carl, "the root").await.id;
@@ -188,7 +188,7 @@ async fn viewer_likes_are_read_only_for_liked_posts() {
         system.unlike(ann, post_id).await;
     }
     system.unlike(bob, posts[3]).await;
-    system.interceptor.calls();
+    system.recorder.calls();
     assert_eq!(liked().await, [0; 0]);
     fixture.assert_called("none is left", &[&calls, &[RELATIONS]]);
 }
@@ -200,13 +200,13 @@ async fn each_refill_of_a_page_costs_the_same() {
     let slice = [&[TIMELINE, POSTS], &HYDRATION[..]].concat();
     // Two of twenty are missing: reads two more.
     system.delete_many(bob, &[posts[45], posts[50]]).await;
-    system.interceptor.calls();
+    system.recorder.calls();
     assert_eq!(system.home(ann, 20, "", "").await.posts.len(), 20);
     fixture.assert_called("a few", &[&[AUTHENTICATE], &slice, &slice]);
     // All of the first skeleton is hidden: the gateway overfetches, and reads on until the page is
     // full.
     system.delete_many(bob, &posts[55..]).await;
-    system.interceptor.calls();
+    system.recorder.calls();
     let page = system.home(ann, 2, "", "").await;
     assert_eq!(texts(&page.posts), ["post 54, @ann", "post 53, @ann"]);
     let looked_at = [&[TIMELINE, POSTS, POSTS], &HYDRATION[..]].concat();
@@ -228,12 +228,12 @@ async fn suppressed_reposts_cost_one_more_hydration() {
     let request = gateway::UnfollowRequest { user: by_name("bob") };
     system.gateway().unfollow(ann.request(request)).await.unwrap();
     system.publish(ann, "mine").await;
-    system.interceptor.calls();
+    system.recorder.calls();
     assert_eq!(texts(&system.home(ann, 0, "", "").await.posts), ["mine", ""]);
     // She no longer follows the root's author.
     fixture.assert_called("all exist", &[&[AUTHENTICATE, TIMELINE, POSTS, RELATIONS], &HYDRATION]);
     system.delete_post(&reposts[0].1, reposts[0].0).await;
-    system.interceptor.calls();
+    system.recorder.calls();
     let page = system.home(ann, 0, "", "").await;
     assert_eq!(page.posts[1].post.as_ref().unwrap().id, reposts[1].0);
     // The first posts have no mentions.
@@ -248,7 +248,7 @@ async fn a_watch_costs_only_its_messages() {
     let since = system.home(ann, 0, "", "").await.since_token;
     system.publish(ann, "mine, @ann").await;
     for (since_token, count) in [(String::new(), 0), (since, 1)] {
-        system.interceptor.calls();
+        system.recorder.calls();
         let request = ann.request(gateway::WatchHomeRequest { since_token });
         let mut updates = system.gateway().watch_home(request).await.unwrap().into_inner();
         fixture.assert_called("begin", &[&[AUTHENTICATE, "timeline.WatchHomeTimeline"]]);

@@ -89,11 +89,11 @@ async fn a_mostly_deleted_timeline_is_read_in_one_page() {
     system.deliver(&bob, newer(2_000)).await;
     let friend = system.join("friend").await;
     system.follow(&friend, &bob).await;
-    system.interceptor.calls();
+    system.recorder.calls();
     // Only posts beyond the stored timeline remain.
     let page = system.home(&friend, 1, "", "").await;
     assert_eq!((post_ids(&page.posts), page.next_page_token.as_str()), (ids, ""));
-    let calls = system.interceptor.calls();
+    let calls = system.recorder.calls();
     let slices = calls.iter().filter(|call| *call == "timeline.GetTimeline").count();
     assert!(slices <= 17, "a slice has 50 entries, but for the first: {slices}");
 }

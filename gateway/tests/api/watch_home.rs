@@ -184,9 +184,9 @@ async fn a_watch_without_reads_costs_nothing() {
     let since = system.home(&ann, 0, "", "").await.since_token;
     system.publish_many(&bob, (0..3).map(|i| format!("post {i}")).collect()).await;
     system.until_new(&ann, &since, 3).await;
-    system.interceptor.calls();
+    system.recorder.calls();
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let mut calls = system.interceptor.calls();
+    let mut calls = system.recorder.calls();
     calls.retain(|call| call != "user.ListDeletions");
     assert_eq!(calls, [""; 0], "but the relay's");
     let mut seen = Vec::new();
@@ -203,10 +203,10 @@ async fn a_failed_watch_can_be_resumed() {
     let since = next(&mut updates).await.since_token;
     let unavailable =
         status::with_reason(Code::Unavailable, ErrorReason::StoreUnavailable, "unavailable");
-    system.interceptor.reject("post.BatchGetPosts", unavailable);
+    system.recorder.reject("post.BatchGetPosts", unavailable);
     system.publish(&bob, "hello").await;
     assert_eq!(end(&mut updates).await.code(), Code::Unavailable);
-    system.interceptor.reject_none();
+    system.recorder.reject_none();
     let update = next(&mut watch(&system, &ann, &since).await).await;
     assert_eq!(texts(&update.posts), ["hello"]);
 }

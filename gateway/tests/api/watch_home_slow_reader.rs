@@ -107,9 +107,9 @@ async fn only_messages_accepted_before_an_unfollow_arrive_after_it() {
     let mut updates = slow.watch_home(ann.request(request)).await.unwrap().into_inner();
     // Time for the gateway to fill the window. If it sent less, fewer messages would arrive.
     loop {
-        system.interceptor.calls();
+        system.recorder.calls();
         tokio::time::sleep(Duration::from_millis(1_500)).await;
-        if !system.interceptor.calls().contains(&"post.BatchGetPosts".to_owned()) {
+        if !system.recorder.calls().contains(&"post.BatchGetPosts".to_owned()) {
             break;
         }
     }

@@ -84,15 +84,18 @@ async fn graph(servers: &Servers, ann: &Member, bob: &Member) {
 async fn lists(servers: &Servers, ann: &Member, bob: &Member) {
     let mut gateway = servers.gateway();
     let user = by_id(bob.id);
-    let asked = gateway::ViewFollowingRequest { user: user.clone(), ..<_>::default() };
-    assert_eq!(gateway.view_following(asked).await.unwrap().into_inner().users.len(), 1);
-    let asked = gateway::ViewFollowersRequest { user: user.clone(), ..<_>::default() };
+    let request = gateway::ViewFollowingRequest { user: user.clone(), ..<_>::default() };
+    assert_eq!(gateway.view_following(request).await.unwrap().into_inner().users.len(), 1);
+    let request = gateway::ViewFollowersRequest { user: user.clone(), ..<_>::default() };
     assert_eq!(
-        gateway.view_followers(ann.request(asked)).await.unwrap().into_inner().users.len(),
+        gateway.view_followers(ann.request(request)).await.unwrap().into_inner().users.len(),
         1
     );
-    let asked = gateway::ViewMutualsRequest { user, ..<_>::default() };
-    assert_eq!(gateway.view_mutuals(ann.request(asked)).await.unwrap().into_inner().users.len(), 1);
+    let request = gateway::ViewMutualsRequest { user, ..<_>::default() };
+    assert_eq!(
+        gateway.view_mutuals(ann.request(request)).await.unwrap().into_inner().users.len(),
+        1
+    );
 }
 
 /// Returns a post of Bob.

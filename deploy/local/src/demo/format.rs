@@ -36,7 +36,7 @@ pub(super) fn list_entry(listed: &ListedUser) -> String {
     format!("{}: {}", name(listed), relation_name(listed.relation()))
 }
 
-/// Returns a line per item, or a line that says that the list is empty.
+/// Returns a line per item, or a placeholder for an empty list.
 pub(super) fn lines<T>(listed: &[T], line: impl FnMut(&T) -> String) -> String {
     if listed.is_empty() {
         "nothing".to_owned()

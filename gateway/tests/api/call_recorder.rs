@@ -8,9 +8,9 @@ use tonic::{
     service::{Interceptor, InterceptorLayer, Routes},
 };
 
-/// An interceptor between the gateway and its services.
+/// A recorder between the gateway and its services.
 #[derive(Clone, Default)]
-pub(crate) struct Interceptor(Arc<Mutex<State>>);
+pub(crate) struct CallRecorder(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
@@ -20,8 +20,8 @@ struct State {
     admitted: usize,
 }
 
-impl Interceptor {
-    /// Returns a service with this interceptor.
+impl CallRecorder {
+    /// Returns a service with this recorder.
     pub(crate) fn on(&self, service: Service) -> Service {
         let routes = service.routes.into_axum_router().layer(InterceptorLayer::new(self.clone()));
         Service { routes: Routes::from(routes), handler: None, ..service }
@@ -52,7 +52,7 @@ impl Interceptor {
     }
 }
 
-impl Interceptor for Interceptor {
+impl Interceptor for CallRecorder {
     fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
         let method: &GrpcMethod<'_> = request.extensions().get().unwrap();
         let package = method.service().split('.').nth(1).unwrap();

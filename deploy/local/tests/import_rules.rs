@@ -1,8 +1,13 @@
-//! Checks the import rules between crates in `services/README.md`. Dev-dependencies are exempt.
+//! Checks the import rules between crates in `services/README.md`. Dev-dependencies are exempt. Also
+//! checks the names of module files.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper fails with the test")]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
 
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 
@@ -90,7 +95,34 @@ fn only_the_post_service_depends_on_a_sql_client() {
 #[test]
 fn every_crate_inherits_the_workspace_lints() {
     for package in metadata().workspace_packages() {
-        let manifest = std::fs::read_to_string(&package.manifest_path).unwrap();
+        let manifest = fs::read_to_string(&package.manifest_path).unwrap();
         assert!(manifest.contains("[lints]\nworkspace = true"), "{}", package.manifest_path);
     }
+}
+
+/// Adds the files below a directory that are called `mod.rs`, except those of test support.
+fn find_mod_files(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            find_mod_files(&path, found);
+        } else if path.ends_with("mod.rs") && !path.ends_with("support/mod.rs") {
+            found.push(path);
+        }
+    }
+}
+
+// In `support`, the name keeps cargo from building the file as a test or benchmark.
+#[test]
+fn only_test_support_is_in_files_called_mod() {
+    let mut found = Vec::new();
+    for package in metadata().workspace_packages() {
+        let crate_root = package.manifest_path.parent().unwrap();
+        for sources in ["src", "build", "tests", "benches"].map(|name| crate_root.join(name)) {
+            if sources.is_dir() {
+                find_mod_files(sources.as_std_path(), &mut found);
+            }
+        }
+    }
+    assert!(found.is_empty(), "rename `a/mod.rs` to `a.rs`: {found:?}");
 }

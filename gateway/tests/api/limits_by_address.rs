@@ -18,9 +18,7 @@ use crate::{
 type Gateway = GatewayServiceClient<Channel>;
 
 /// Serves another gateway for a system's services, with rate limits, on the network, for the
-/// lifetime
-
-/// of the runtime. Returns its address.
+/// lifetime of the runtime. Returns its address.
 fn served(system: &System, flags: &[&str]) -> String {
     let config = configured(flags);
     let service = gateway_service(&config, system.peers.clone(), Worker::ONLY);

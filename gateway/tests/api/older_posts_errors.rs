@@ -10,7 +10,7 @@ use tonic::{Code, Response, Status};
 use crate::{
     errors::{BLOCKED_BY_TARGET, Expected, assert_error},
     system::{Member, System, by_id},
-    timeline_actions::{without_jobs, post_ids},
+    timeline_actions::{post_ids, without_jobs},
     timeline_errors::{DAMAGED, FOREIGN},
     timeline_pages::tags,
 };

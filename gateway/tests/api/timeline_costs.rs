@@ -6,7 +6,7 @@ use microblog_testkit::{RedisServer, redis};
 use crate::{
     actions::request_as,
     system::{Member, System, by_id, by_name},
-    timeline_actions::{without_jobs, texts},
+    timeline_actions::{texts, without_jobs},
 };
 
 const AUTHENTICATE: &str = "user.Authenticate";

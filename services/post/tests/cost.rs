@@ -4,76 +4,13 @@
 
 mod support;
 
-use std::collections::BTreeMap;
-
 use futures::future::join_all;
 use microblog_proto::post as pb;
 use microblog_testkit::{
-    self as testkit, Topology,
-    redis::{self, aio::MultiplexedConnection, cmd},
+    self as testkit, Cost, CostMeter, Topology,
+    redis::{self, cmd},
 };
 use support::{PATIENCE, System, WITHOUT_JOBS, id, lists::List, request_id};
-
-/// Repetitions of each call, so that an occasional split read does not show.
-const TIMES: u64 = 20;
-
-/// The cost of a call.
-#[derive(Debug, PartialEq, Eq)]
-struct Cost {
-    /// How often each command ran, including those inside functions.
-    commands: BTreeMap<String, u64>,
-    /// How often the server read from a connection. Commands that are sent together are read
-    /// together, as long as nothing else runs.
-    round_trips: u64,
-}
-
-fn cost(round_trips: u64, commands: &[(&str, u64)]) -> Cost {
-    let commands = commands.iter().map(|&(name, calls)| (name.to_owned(), calls)).collect();
-    Cost { commands, round_trips }
-}
-
-/// The server's counters so far.
-struct Counter(MultiplexedConnection);
-
-impl Counter {
-    async fn of(system: &System) -> Self {
-        Self(system.redis.nodes()[0].admin().await)
-    }
-
-    async fn count(&mut self) -> (BTreeMap<String, u64>, u64) {
-        let mut question = cmd("INFO");
-        question.arg("stats").arg("commandstats");
-        let info: String = question.query_async(&mut self.0).await.unwrap();
-        let reads = info.lines().find_map(|line| line.strip_prefix("total_reads_processed:"));
-        let calls = |line: &str| {
-            let (name, statistics) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
-            Some((name.to_owned(), statistics.split(',').next()?.parse().ok()?))
-        };
-        (info.lines().filter_map(calls).collect(), reads.unwrap().trim().parse().unwrap())
-    }
-
-    /// Repeats a call. Returns the cost of each.
-    async fn cost_of(&mut self, times: u64, mut call: impl AsyncFnMut(u64)) -> Cost {
-        let (before, reads_before) = self.count().await;
-        for n in 0..times {
-            call(n).await;
-        }
-        let (mut commands, reads) = self.count().await;
-        commands.iter_mut().for_each(|(name, calls)| *calls -= before.get(name).unwrap_or(&0));
-        // The second INFO itself, and the readiness probe, whose command may be read together with
-        // another one: the average is rounded.
-        let others =
-            1 + commands.remove("ping").unwrap_or(0) + commands.remove("role").unwrap_or(0);
-        commands.remove("info");
-        commands.values_mut().for_each(|calls| *calls /= times);
-        commands.retain(|_, calls| *calls > 0);
-        Cost { commands, round_trips: (reads + times / 2 - reads_before - others) / times }
-    }
-
-    async fn cost(&mut self, call: impl AsyncFnMut(u64)) -> Cost {
-        self.cost_of(TIMES, call).await
-    }
-}
 
 /// Starts the service without its jobs, whose commands would be counted. The size of the
 /// client-side cache is a parameter: with none, every read shows.
@@ -104,14 +41,14 @@ async fn liked_post(system: &System, author: u64, likes: u64) -> u64 {
 #[tokio::test]
 async fn the_cost_does_not_grow_with_the_number_of_likes() {
     let system = start(0).await;
-    let mut counter = Counter::of(&system).await;
+    let mut meter = CostMeter::new(&system.redis.nodes()[0]).await;
     for likes in [10, 1_000_000] {
         let post = liked_post(&system, id(1), likes).await;
         assert_eq!(system.get(post, 0).await.unwrap().likes, likes);
         let fan = |n| id(5_000_000 + n);
 
-        let like = counter
-            .cost(async |n| assert!(system.like(fan(n), post).await.unwrap() <= likes + TIMES))
+        let like = meter
+            .cost(async |n| assert!(system.like(fan(n), post).await.unwrap() <= likes + 20))
             .await;
         let commands = [
             ("exists", 1),
@@ -122,42 +59,46 @@ async fn the_cost_does_not_grow_with_the_number_of_likes() {
             ("zadd", 1),
             ("zscore", 1),
         ];
-        assert_eq!(like, cost(1, &commands), "a like");
-        let again = counter
-            .cost(async |n| assert!(system.like(fan(n), post).await.unwrap() <= likes + TIMES))
+        assert_eq!(like, Cost::new(1, &commands), "a like");
+        let again = meter
+            .cost(async |n| assert!(system.like(fan(n), post).await.unwrap() <= likes + 20))
             .await;
         let commands = [("exists", 1), ("fcall", 1), ("hget", 1), ("zscore", 1)];
-        assert_eq!(again, cost(1, &commands), "a repeated like");
-        let unlike = counter
-            .cost(async |n| assert!(system.unlike(fan(n), post).await.unwrap() <= likes + TIMES));
+        assert_eq!(again, Cost::new(1, &commands), "a repeated like");
+        let unlike =
+            meter.cost(async |n| assert!(system.unlike(fan(n), post).await.unwrap() <= likes + 20));
         let commands = [("fcall", 1), ("hdel", 1), ("hincrby", 1), ("zrem", 1)];
-        assert_eq!(unlike.await, cost(1, &commands), "its end");
+        assert_eq!(unlike.await, Cost::new(1, &commands), "its end");
 
         let liked = pb::BatchGetLikedRequest { user_id: id(1_000), post_ids: vec![post] };
-        let liked = counter.cost(async |_| {
+        let liked = meter.cost(async |_| {
             let found = system.client.clone().batch_get_liked(liked.clone()).await.unwrap();
             assert_eq!(found.into_inner().post_ids, [post]);
         });
-        assert_eq!(liked.await, cost(1, &[("get", 1), ("zscore", 1)]), "whether a viewer likes it");
-        let get = counter.cost(async |_| drop(system.get(post, 0).await.unwrap()));
-        assert_eq!(get.await, cost(1, &[("hmget", 1)]), "the post with its counts");
-        let get = counter.cost(async |_| drop(system.get(post, id(1_000)).await.unwrap()));
-        assert_eq!(get.await, cost(1, &[("hmget", 1), ("zscore", 1)]), "with a viewer");
+        assert_eq!(
+            liked.await,
+            Cost::new(1, &[("get", 1), ("zscore", 1)]),
+            "whether a viewer likes it"
+        );
+        let get = meter.cost(async |_| drop(system.get(post, 0).await.unwrap()));
+        assert_eq!(get.await, Cost::new(1, &[("hmget", 1)]), "the post with its counts");
+        let get = meter.cost(async |_| drop(system.get(post, id(1_000)).await.unwrap()));
+        assert_eq!(get.await, Cost::new(1, &[("hmget", 1), ("zscore", 1)]), "with a viewer");
 
         let list = List::Likers(post);
         let mut token = String::new();
         for which in ["the first page", "a later page"] {
             let mut next = String::new();
-            let page = counter.cost(async |_| {
+            let page = meter.cost(async |_| {
                 let (page, after) = list.page(&system.client, 4, &token).await.unwrap();
                 assert_eq!(page.len(), 4);
                 next = after;
             });
-            assert_eq!(page.await, cost(1, &[("zrange", 1)]), "{which} of {likes} likes");
+            assert_eq!(page.await, Cost::new(1, &[("zrange", 1)]), "{which} of {likes} likes");
             token = next;
         }
 
-        let delete = counter.cost_of(1, async |_| system.delete(id(1), post).await.unwrap());
+        let delete = meter.cost_once(async || system.delete(id(1), post).await.unwrap());
         let commands = [
             ("exists", 2),
             ("fcall", 1),
@@ -168,14 +109,14 @@ async fn the_cost_does_not_grow_with_the_number_of_likes() {
             ("unlink", 1),
             ("zrem", 3),
         ];
-        assert_eq!(delete.await, cost(2, &commands), "the end of a post that {likes} like");
+        assert_eq!(delete.await, Cost::new(2, &commands), "the end of a post that {likes} like");
     }
 }
 
 #[tokio::test]
 async fn a_batch_is_one_round_trip_and_another_one_for_roots() {
     let system = start(0).await;
-    let mut counter = Counter::of(&system).await;
+    let mut meter = CostMeter::new(&system.redis.nodes()[0]).await;
     let roots = join_all((0..50).map(|n| system.create(id(100 + n), "root"))).await;
     let roots: Vec<_> = roots.into_iter().map(|post| post.unwrap().id).collect();
     let reposts = roots.iter().zip(200..).map(|(&root, n)| system.repost(id(n), root));
@@ -183,13 +124,13 @@ async fn a_batch_is_one_round_trip_and_another_one_for_roots() {
         join_all(reposts).await.into_iter().map(|post| post.unwrap().id).collect();
     let both = [&reposts[..25], &roots[..25]].concat();
     for (post_ids, viewer_id, expected) in [
-        (&roots, 0, cost(1, &[("hmget", 50)])),
-        (&roots, id(1), cost(1, &[("hmget", 50), ("zscore", 50)])),
-        (&reposts, id(1), cost(2, &[("hmget", 100), ("zscore", 100)])),
-        (&both, id(1), cost(1, &[("hmget", 50), ("zscore", 50)])),
+        (&roots, 0, Cost::new(1, &[("hmget", 50)])),
+        (&roots, id(1), Cost::new(1, &[("hmget", 50), ("zscore", 50)])),
+        (&reposts, id(1), Cost::new(2, &[("hmget", 100), ("zscore", 100)])),
+        (&both, id(1), Cost::new(1, &[("hmget", 50), ("zscore", 50)])),
     ] {
         let request = pb::BatchGetPostsRequest { post_ids: post_ids.clone(), viewer_id };
-        let batch = counter.cost(async |_| {
+        let batch = meter.cost(async |_| {
             let found = system.client.clone().batch_get_posts(request.clone()).await.unwrap();
             assert_eq!(found.into_inner().posts.len(), 50);
         });
@@ -200,7 +141,7 @@ async fn a_batch_is_one_round_trip_and_another_one_for_roots() {
 #[tokio::test]
 async fn a_cached_read_costs_a_round_trip_and_no_command() {
     let system = start(1 << 20).await;
-    let mut counter = Counter::of(&system).await;
+    let mut meter = CostMeter::new(&system.redis.nodes()[0]).await;
     let posts = join_all((0..20).map(|n| system.create(id(100 + n), "one of many"))).await;
     let post_ids: Vec<_> = posts.into_iter().map(|post| post.unwrap().id).collect();
     let request = pb::BatchGetPostsRequest { post_ids: post_ids.clone(), viewer_id: 0 };
@@ -210,10 +151,10 @@ async fn a_cached_read_costs_a_round_trip_and_no_command() {
             let found = system.client.clone().batch_get_posts(request.clone()).await.unwrap();
             assert_eq!(found.into_inner().posts.len(), 20);
         };
-        counter.cost(batch).await
+        meter.cost(batch).await
     };
     // The connection for this is opened on first use. A PING is not counted.
-    let free = Cost { commands: BTreeMap::new(), round_trips: 0 };
+    let free = Cost::new(0, &[]);
     testkit::eventually("all is cached", PATIENCE, async || batch().await == free).await;
     system.like(id(1), post_ids[3]).await.unwrap();
     let request = pb::BatchGetPostsRequest { post_ids, viewer_id: 0 };
@@ -224,22 +165,22 @@ async fn a_cached_read_costs_a_round_trip_and_no_command() {
 #[tokio::test]
 async fn a_page_of_posts_is_two_round_trips_however_many_there_are() {
     let system = start(0).await;
-    let mut counter = Counter::of(&system).await;
+    let mut meter = CostMeter::new(&system.redis.nodes()[0]).await;
     for (author, posts) in [(id(1), 25), (id(2), 1_000)] {
         join_all((0..posts).map(|_| system.create(author, "one of many"))).await;
         let list = List::UserPosts(author);
-        let page = counter.cost(async |_| {
+        let page = meter.cost(async |_| {
             assert_eq!(list.page(&system.client, 20, "").await.unwrap().0.len(), 20);
         });
-        assert_eq!(page.await, cost(2, &[("hmget", 20), ("zrange", 1)]));
+        assert_eq!(page.await, Cost::new(2, &[("hmget", 20), ("zrange", 1)]));
     }
 }
 
 #[tokio::test]
 async fn writes_cost_the_sum_of_their_steps() {
     let system = start(0).await;
-    let mut counter = Counter::of(&system).await;
-    let create = counter.cost(async |_| drop(system.create(id(1), "a post").await.unwrap()));
+    let mut meter = CostMeter::new(&system.redis.nodes()[0]).await;
+    let create = meter.cost(async |_| drop(system.create(id(1), "a post").await.unwrap()));
     let step = [
         ("exists", 1),
         ("fcall", 1),
@@ -250,15 +191,18 @@ async fn writes_cost_the_sum_of_their_steps() {
         ("sismember", 1),
     ];
     let delivered = [("time", 1), ("zadd", 2), ("zrem", 1)];
-    assert_eq!(create.await, cost(2, &[&step[..], &delivered].concat()), "made, and delivered");
+    assert_eq!(
+        create.await,
+        Cost::new(2, &[&step[..], &delivered].concat()),
+        "made, and delivered"
+    );
 
     let post = system.create(id(1), "discuss").await.unwrap().id;
-    let comment =
-        counter.cost(async |_| drop(system.comment(id(2), post, "well", 0).await.unwrap()));
+    let comment = meter.cost(async |_| drop(system.comment(id(2), post, "well", 0).await.unwrap()));
     let made = comment.await;
     assert_eq!((made.round_trips, made.commands["fcall"]), (2, 2), "let through, and made");
     let answered = system.comment(id(2), post, "well", 0).await.unwrap().id;
-    let answer = counter
+    let answer = meter
         .cost(async |_| drop(system.comment(id(3), post, "answer", answered).await.unwrap()))
         .await;
     assert_eq!(answer.round_trips, 3, "what it answers is read between");
@@ -270,5 +214,5 @@ async fn writes_cost_the_sum_of_their_steps() {
         async |_| drop(system.client.clone().create_post(request.clone()).await.unwrap());
     repeated(0).await;
     let commands = [("fcall", 1), ("get", 1), ("hmget", 1), ("zscore", 2)];
-    assert_eq!(counter.cost(repeated).await, cost(2, &commands), "a repeated post");
+    assert_eq!(meter.cost(repeated).await, Cost::new(2, &commands), "a repeated post");
 }

@@ -5,70 +5,14 @@
 
 mod support;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use microblog_chassis::Worker;
 use microblog_domain::UserId;
 use microblog_proto::timeline as pb;
-use microblog_testkit::{
-    self as testkit, RedisServer,
-    Topology::Single,
-    redis::{aio::MultiplexedConnection, cmd},
-};
+use microblog_testkit::{self as testkit, Cost, CostMeter, RedisServer, Topology::Single};
 use microblog_timeline::FanoutState;
 use support::{System, delivery, entry, id, pages::deliver_all, post_id, relations::Relation};
-
-/// The repetitions of each call, so that a rare split read does not matter.
-const TIMES: u64 = 20;
-
-/// The cost of a call.
-#[derive(Debug, PartialEq, Eq)]
-struct Cost {
-    /// The executions of each command, including those inside functions.
-    commands: BTreeMap<String, u64>,
-    /// The reads of the server from connections. Commands sent together are read together if
-    /// nothing else runs.
-    round_trips: u64,
-}
-
-fn cost(round_trips: u64, commands: &[(&str, u64)]) -> Cost {
-    let commands = commands.iter().map(|&(name, calls)| (name.to_owned(), calls)).collect();
-    Cost { commands, round_trips }
-}
-
-/// A reader of the server's counters.
-struct Counter(MultiplexedConnection);
-
-impl Counter {
-    async fn count(&mut self) -> (BTreeMap<String, u64>, u64) {
-        let mut question = cmd("INFO");
-        question.arg("stats").arg("commandstats");
-        let info: String = question.query_async(&mut self.0).await.unwrap();
-        let reads = info.lines().find_map(|line| line.strip_prefix("total_reads_processed:"));
-        let calls = |line: &str| {
-            let (name, statistics) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
-            Some((name.to_owned(), statistics.split(',').next()?.parse().ok()?))
-        };
-        (info.lines().filter_map(calls).collect(), reads.unwrap().trim().parse().unwrap())
-    }
-
-    /// Makes a call several times. Returns the cost of one.
-    async fn cost(&mut self, mut call: impl AsyncFnMut()) -> Cost {
-        let (before, reads_before) = self.count().await;
-        for _ in 0..TIMES {
-            call().await;
-        }
-        let (mut commands, reads) = self.count().await;
-        commands.iter_mut().for_each(|(name, calls)| *calls -= before.get(name).unwrap_or(&0));
-        // The counter query itself, and a readiness probe in between: the average is rounded.
-        let others =
-            1 + commands.remove("ping").unwrap_or(0) + commands.remove("role").unwrap_or(0);
-        commands.remove("info");
-        commands.values_mut().for_each(|calls| *calls /= TIMES);
-        commands.retain(|_, calls| *calls > 0);
-        Cost { commands, round_trips: (reads - reads_before - others + TIMES / 2) / TIMES }
-    }
-}
 
 /// Two services on separate stores, without other load.
 struct Isolated {
@@ -87,15 +31,15 @@ impl Isolated {
         Self { system, of_relation, _relation: relation }
     }
 
-    async fn counter(&self) -> Counter {
-        Counter(self.system.redis.nodes()[0].admin().await)
+    async fn meter(&self) -> CostMeter {
+        CostMeter::new(&self.system.redis.nodes()[0]).await
     }
 }
 
 #[tokio::test]
 async fn a_home_read_takes_one_round_trip_and_one_more_with_pulled_authors() {
     let apart = Isolated::start().await;
-    let (system, mut counter) = (&apart.system, apart.counter().await);
+    let (system, mut meter) = (&apart.system, apart.meter().await);
     let authors: Vec<_> = (1..=8).map(id).collect();
     for (bob, posts) in [(id(50), 40), (id(51), 800)] {
         for &author in &authors {
@@ -109,18 +53,18 @@ async fn a_home_read_takes_one_round_trip_and_one_more_with_pulled_authors() {
         system.home(bob).await;
         let (_, next, since) = system.home_page(bob, 20, "", "").await.unwrap();
         for token in ["", &next] {
-            let page = async || {
+            let page = async |_| {
                 assert_eq!(system.home_page(bob, 20, token, "").await.unwrap().0.len(), 20);
             };
-            assert_eq!(counter.cost(page).await, cost(1, &[("mget", 1)]), "{posts} posts");
+            assert_eq!(meter.cost(page).await, Cost::new(1, &[("mget", 1)]), "{posts} posts");
         }
         let count = pb::CountNewRequest { user_id: bob, since_token: since };
-        let nothing_new = async || {
+        let nothing_new = async |_| {
             let count = system.client.clone().count_new(count.clone()).await.unwrap();
             assert_eq!(count.into_inner().count, 0);
         };
         apart.of_relation.reset_commandstats().await;
-        assert_eq!(counter.cost(nothing_new).await, cost(1, &[("mget", 1)]));
+        assert_eq!(meter.cost(nothing_new).await, Cost::new(1, &[("mget", 1)]));
         let asked = apart.of_relation.commandstats().await;
         // The command by which the relation service looks up relations.
         assert_eq!(asked.get("smismember"), None, "no call to relation");
@@ -139,20 +83,20 @@ async fn a_home_read_takes_one_round_trip_and_one_more_with_pulled_authors() {
         );
         assert_eq!(system.store.add_pulled_author(author, &[bob]).await.unwrap(), 1);
     }
-    let page = async || {
+    let page = async |_| {
         assert_eq!(system.home_page(bob.get(), 20, "", "").await.unwrap().0.len(), 20);
     };
-    assert_eq!(counter.cost(page).await, cost(2, &[("getrange", 3), ("mget", 1)]));
+    assert_eq!(meter.cost(page).await, Cost::new(2, &[("getrange", 3), ("mget", 1)]));
 }
 
 #[tokio::test]
 async fn a_delivery_takes_two_round_trips() {
     let apart = Isolated::start().await;
-    let (system, mut counter) = (&apart.system, apart.counter().await);
+    let (system, mut meter) = (&apart.system, apart.meter().await);
     let alice = id(1);
     system.post(alice).await;
-    let deliver = counter
-        .cost(async || {
+    let deliver = meter
+        .cost(async |_| {
             system.post(alice).await;
         })
         .await;
@@ -164,7 +108,7 @@ async fn a_delivery_takes_two_round_trips() {
         "{commands:?}"
     );
     // A batch costs no more round trips. The server may read a large one in parts.
-    let many = counter.cost(async || {
+    let many = meter.cost(async |_| {
         let all: Vec<_> = (0..20).map(|_| delivery(post_id(alice), alice, 0)).collect();
         deliver_all(&system.client, &all).await;
     });
@@ -176,13 +120,13 @@ async fn a_delivery_takes_two_round_trips() {
 #[tokio::test]
 async fn a_push_takes_one_call_per_fifty_followers() {
     let apart = Isolated::start().await;
-    let (system, mut counter) = (&apart.system, apart.counter().await);
+    let (system, mut meter) = (&apart.system, apart.meter().await);
     let alice = id(1);
     // Ten in each of ten partitions.
     let followers = (0..10).flat_map(|n| (100..110).map(move |m| id(m + 1_024 * n)));
     let followers: Vec<_> = followers.map(|user| UserId::new(user).unwrap()).collect();
     let mut push = async |written: u64| {
-        let push = counter.cost(async || {
+        let push = meter.cost(async |_| {
             let post = entry(post_id(alice), alice);
             assert_eq!(system.store.push(&post, &followers, false).await.unwrap(), written);
         });

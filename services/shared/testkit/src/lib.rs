@@ -11,6 +11,7 @@ pub mod acl;
 mod certificates;
 mod child_process;
 mod cluster;
+mod cost;
 mod port;
 mod postgres_server;
 mod process;
@@ -22,6 +23,7 @@ mod wait;
 
 pub use certificates::{Authority, Certificate, Files};
 pub use cluster::RedisCluster;
+pub use cost::{Cost, CostMeter};
 pub use port::free_port;
 pub use postgres_server::PostgresServer;
 pub use process::Process;

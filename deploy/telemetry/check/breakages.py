@@ -45,7 +45,7 @@ BREAKAGES = [
     (STORES, '{result=\\"hit\\"}[$__rate_interval])) / sum by (microblog_keyspace)',
      '{result=\\"hit\\"}[$__rate_interval])) / sum by (result)', "has no result"),
     (STORES, "sum by (db_operation_name)", "sum by (db_operation)", "has the label db_operation"),
-    (STORES, 'result=\\"hit\\"', 'result=\\"hits\\"', "nothing is microblog_recall_reads_total"),
+    (STORES, 'result=\\"hit\\"', 'result=\\"hits\\"', "nothing is microblog_cache_reads_total"),
     (TIMELINES, "microblog_timeline_queue_depth", "microblog_timeline_queue_age_seconds",
      "no query shows microblog_timeline_queue_depth"),
     (TIMELINES, "sum by (mode)", "sum by mode", "invalid query"),

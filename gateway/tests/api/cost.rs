@@ -55,9 +55,9 @@ async fn costs(system: &System, call: impl AsyncFn()) -> Cost {
 
 /// The client-side cache is off, so that each page has its full cost.
 const FORGETFUL: Flags<'_> = Flags {
-    user: &["--redis-recall-bytes", "0"],
+    user: &["--redis-cache-bytes", "0"],
     relation: &[],
-    post: &["--redis-recall-bytes", "0", "--posts-per-minute", "0", "--comments-per-minute", "0"],
+    post: &["--redis-cache-bytes", "0", "--posts-per-minute", "0", "--comments-per-minute", "0"],
     timeline: &[],
 };
 

@@ -14,8 +14,8 @@ use support::{PATIENCE, System, WITHOUT_JOBS, id, lists::List, request_id};
 
 /// Starts the service without its jobs, whose commands would be counted. The size of the
 /// client-side cache is a parameter: with none, every read shows.
-async fn start(recall_bytes: usize) -> System {
-    let flags = ["--redis-recall-bytes", &recall_bytes.to_string()];
+async fn start(cache_bytes: usize) -> System {
+    let flags = ["--redis-cache-bytes", &cache_bytes.to_string()];
     System::start_as(WITHOUT_JOBS, Topology::Single, &flags).await
 }
 

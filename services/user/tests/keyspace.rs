@@ -25,7 +25,7 @@ async fn stored_card(redis: &Redis, id: u64) -> Vec<u8> {
 #[tokio::test]
 async fn reads_cost_one_command_for_each_account() {
     // Without the client-side cache, so that each read sends its commands.
-    let uncached = ["--redis-recall-bytes", "0"];
+    let uncached = ["--redis-cache-bytes", "0"];
     let system = System::start_without_jobs(Topology::Single, &uncached).await;
     let mut client = system.client.clone();
     let users = [register(&client, "ann").await, register(&client, "bob").await];

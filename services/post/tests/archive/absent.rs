@@ -29,7 +29,7 @@ fn is_no_post<T: std::fmt::Debug>(answer: Result<T, Status>) {
 }
 
 /// Without the client-side cache, so that all commands are counted.
-const WITHOUT_CACHE: [&str; 2] = ["--redis-recall-bytes", "0"];
+const WITHOUT_CACHE: [&str; 2] = ["--redis-cache-bytes", "0"];
 
 /// Returns how often each command ran in Redis during a call.
 async fn commands_of(aging: &Aging, call: impl Future<Output = ()>) -> Vec<(String, u64)> {

@@ -9,8 +9,8 @@ mod failure;
 mod load_balancer;
 mod metrics;
 mod reconnector;
-mod remote;
 mod response;
+mod retry;
 mod retryable_request;
 mod tls;
 
@@ -33,7 +33,7 @@ pub use self::{address::AddressError, discovery::Resolve};
 use self::{
     discovery::{DiscoveryConfig, SystemResolver},
     load_balancer::LoadBalancer,
-    remote::Remote,
+    retry::Remote,
 };
 use crate::{
     call::{

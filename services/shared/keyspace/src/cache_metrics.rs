@@ -21,23 +21,23 @@ impl CacheMetrics {
         let meter = global::meter("microblog-keyspace");
         let keyspace = || KeyValue::new("microblog.keyspace", keyspace);
         let reads = meter
-            .u64_counter("microblog.recall.reads")
+            .u64_counter("microblog.cache.reads")
             .with_unit("{value}")
             .with_description("Values read: cache hit, cache miss, or no tracked connection")
             .build();
         let read = |result| from_zero(reads.bind(&[keyspace(), KeyValue::new("result", result)]));
         let invalidations = meter
-            .u64_counter("microblog.recall.invalidations")
+            .u64_counter("microblog.cache.invalidations")
             .with_unit("{message}")
             .with_description("Invalidation messages from Redis")
             .build();
         let values = meter
-            .i64_up_down_counter("microblog.recall.values")
+            .i64_up_down_counter("microblog.cache.values")
             .with_unit("{value}")
             .with_description("Values in the client-side cache")
             .build();
         let bytes = meter
-            .i64_up_down_counter("microblog.recall.size")
+            .i64_up_down_counter("microblog.cache.size")
             .with_unit("By")
             .with_description("Approximate memory of the values in the client-side cache")
             .build();

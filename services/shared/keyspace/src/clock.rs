@@ -1,5 +1,5 @@
 //! Partition clocks, which issue ids and versions: the issuer argument of calls, the clock skew, and
-//! its repair. `prelude.lua` implements them.
+//! its repair. `prelude/id_generator.lua` implements them.
 
 use std::time::{Duration, SystemTime};
 

@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 // About 25,000 posts, or 60,000 accounts. `tracking-table-max-keys` in deploy/redis/redis.conf must
 // exceed the cached keys of all threads: beyond it, Redis evicts tracked keys at random.
-const RECALL_BYTES: usize = 8 << 20;
+const CACHE_BYTES: usize = 8 << 20;
 
 // Outlasts three lost packets in a row (1.4 s until TCP sends the third again), a lost SYN (1 s, of
 // the half for connecting), a fork of Redis, and a busy machine. Three steps of a call fit into the
@@ -34,22 +34,23 @@ pub struct Config {
     /// Connections of the shared pool, for ordinary commands, per worker thread (and per primary of a
     /// cluster). Concurrent commands are pipelined on each of them: more connections mean more reads
     /// and writes for Redis.
-    #[arg(long, env = "MICROBLOG_REDIS_LINKS", default_value_t = 1, value_parser = positive)]
-    pub redis_links: usize,
+    #[arg(long, env = "MICROBLOG_REDIS_CONNECTIONS", default_value_t = 1, value_parser = positive)]
+    pub redis_connections: usize,
 
     /// Connections of the dedicated pool, for blocking reads, per worker thread and Redis node.
     #[arg(
         long,
-        env = "MICROBLOG_REDIS_EXCLUSIVE_LINKS",
+        env = "MICROBLOG_REDIS_DEDICATED_CONNECTIONS",
         default_value_t = 32,
         value_parser = positive
     )]
-    pub redis_exclusive_links: usize,
+    pub redis_dedicated_connections: usize,
 
     /// Timeout of a reply of Redis, in milliseconds, and of connecting. A timeout is UNAVAILABLE and
     /// is not retried: the command may still run. A connection on which Redis sends nothing for this
-    /// time, while commands are in flight, is closed. The default outlasts lost packets, a fork of Redis and a busy machine, and leaves room
-    /// for two more steps of a call within the ten seconds of --default-timeout-ms.
+    /// time, while commands are in flight, is closed. The default outlasts lost packets, a fork of
+    /// Redis and a busy machine, and leaves room for two more steps of a call within the ten seconds
+    /// of --default-timeout-ms.
     #[arg(
         long,
         env = "MICROBLOG_REDIS_TIMEOUT_MS",
@@ -61,8 +62,8 @@ pub struct Config {
     /// Size, in bytes, of the client-side cache of each worker thread (the user service: accounts
     /// and their sessions; the post service: posts); 0 disables it. On a cluster, the primaries
     /// share it equally.
-    #[arg(long, env = "MICROBLOG_REDIS_RECALL_BYTES", default_value_t = RECALL_BYTES)]
-    pub redis_recall_bytes: usize,
+    #[arg(long, env = "MICROBLOG_REDIS_CACHE_BYTES", default_value_t = CACHE_BYTES)]
+    pub redis_cache_bytes: usize,
 
     /// File with the certificate authorities (PEM) to trust with `rediss`; default: those of the
     /// system.
@@ -92,10 +93,10 @@ impl Config {
     pub fn at(redis_url: impl Into<String>) -> Self {
         Self {
             redis_url: redis_url.into(),
-            redis_links: 1,
-            redis_exclusive_links: 32,
+            redis_connections: 1,
+            redis_dedicated_connections: 32,
             redis_timeout_ms: TIMEOUT_MS,
-            redis_recall_bytes: RECALL_BYTES,
+            redis_cache_bytes: CACHE_BYTES,
             redis_ca_file: None,
             redis_cert_file: None,
             redis_key_file: None,
@@ -114,10 +115,10 @@ impl Config {
 impl std::fmt::Debug for Config {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Config")
-            .field("redis_links", &self.redis_links)
-            .field("redis_exclusive_links", &self.redis_exclusive_links)
+            .field("redis_connections", &self.redis_connections)
+            .field("redis_dedicated_connections", &self.redis_dedicated_connections)
             .field("redis_timeout_ms", &self.redis_timeout_ms)
-            .field("redis_recall_bytes", &self.redis_recall_bytes)
+            .field("redis_cache_bytes", &self.redis_cache_bytes)
             .field("redis_ca_file", &self.redis_ca_file)
             .field("redis_cert_file", &self.redis_cert_file)
             .field("redis_key_file", &self.redis_key_file)
@@ -155,7 +156,9 @@ mod tests {
 
     #[test]
     fn invalid_values_are_rejected() {
-        for flag in ["--redis-links=0", "--redis-exclusive-links=x", "--redis-timeout-ms=1"] {
+        for flag in
+            ["--redis-connections=0", "--redis-dedicated-connections=x", "--redis-timeout-ms=1"]
+        {
             assert!(Flags::try_parse_from(["test", flag]).is_err(), "{flag}");
         }
     }

@@ -60,10 +60,14 @@ impl Keyspace {
         let timeout = config.timeout();
         Ok(Self {
             inner: Arc::new(Inner {
-                shared: SharedPool::new(endpoint, round_trips, config.redis_links, timeout)?,
-                dedicated: DedicatedPools::new(config.redis_exclusive_links, timeout, metrics),
+                shared: SharedPool::new(endpoint, round_trips, config.redis_connections, timeout)?,
+                dedicated: DedicatedPools::new(
+                    config.redis_dedicated_connections,
+                    timeout,
+                    metrics,
+                ),
                 library: VersionedLibrary::new(library),
-                cache_bytes_max: config.redis_recall_bytes,
+                cache_bytes_max: config.redis_cache_bytes,
                 load_count: AtomicU64::new(0),
                 load_lock: Mutex::new(()),
             }),

@@ -7,14 +7,22 @@ use redis::{Cmd, RedisWrite as _};
 use sha2::{Digest as _, Sha256};
 
 /// The Lua code that precedes every library.
-const PRELUDE: &str = include_str!("prelude.lua");
+const PRELUDE: &str = concat!(
+    include_str!("prelude/registration.lua"),
+    "\n",
+    include_str!("prelude/id_generator.lua"),
+    "\n",
+    include_str!("prelude/outbox.lua"),
+    "\n",
+    include_str!("prelude/account_deletions.lua"),
+);
 
 /// A service's Redis Functions.
 #[derive(Clone, Copy, Debug)]
 pub struct Library {
     /// The library's name: letters, digits and underscores.
     pub name: &'static str,
-    /// The Lua source without the `#!lua` line. It may call what `prelude.lua` defines, such as
+    /// The Lua source without the `#!lua` line. It may call what the files in `prelude` define, such as
     /// `register('relation_follow', follow)`, which registers a function with the version suffix.
     pub source: &'static str,
 }

@@ -53,7 +53,7 @@ fn numbers(url: String, bytes_max: usize) -> ClientSideCache<u64, u64> {
 }
 
 fn numbers_at(mut config: Config, bytes_max: usize) -> ClientSideCache<u64, u64> {
-    config.redis_recall_bytes = bytes_max;
+    config.redis_cache_bytes = bytes_max;
     Keyspace::open(&config, LIBRARY).unwrap().client_side_cache(NUMBERS)
 }
 
@@ -479,7 +479,7 @@ async fn reads_of_a_cluster_see_acknowledged_writes(
     // At first absent.
     const KEYS: u64 = 60;
     let writer = open_ready(cluster.url(ADMIN)).await;
-    let config = Config { redis_recall_bytes: ENOUGH, ..Config::at(cluster.url(TRACKED)) };
+    let config = Config { redis_cache_bytes: ENOUGH, ..Config::at(cluster.url(TRACKED)) };
     let keyspace = Keyspace::open(&config, LIBRARY).unwrap();
     keyspace.ready().await.unwrap();
     let numbers = keyspace.client_side_cache(NUMBERS);
@@ -559,7 +559,7 @@ async fn two_of_one_primary(
     while cluster.primary_of(&key(other), 0).await != primary {
         other += 1;
     }
-    let config = Config { redis_recall_bytes: ENOUGH, ..Config::at(cluster.url(TRACKED)) };
+    let config = Config { redis_cache_bytes: ENOUGH, ..Config::at(cluster.url(TRACKED)) };
     let keyspace = Keyspace::open(&config, LIBRARY).unwrap();
     keyspace.ready().await.unwrap();
     let numbers = keyspace.client_side_cache(NUMBERS);

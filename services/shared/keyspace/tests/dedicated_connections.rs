@@ -68,7 +68,7 @@ async fn blocking_read_of_a_cluster_delays_no_call() {
 #[tokio::test]
 async fn dedicated_pool_is_bounded_and_recycles_connections() {
     let server = RedisServer::start().await;
-    let config = Config { redis_exclusive_links: 1, ..Config::at(server.url(ADMIN)) };
+    let config = Config { redis_dedicated_connections: 1, ..Config::at(server.url(ADMIN)) };
     let keyspace = Keyspace::open(&config, LIBRARY).unwrap();
     let list = key(5, "list");
     let mut first = keyspace.dedicated_connection(&list).await.unwrap();
@@ -92,7 +92,7 @@ async fn dedicated_pool_is_bounded_and_recycles_connections() {
 #[tokio::test]
 async fn cancelled_read_consumes_nothing_and_frees_its_connection() {
     let server = RedisServer::start().await;
-    let config = Config { redis_exclusive_links: 1, ..Config::at(server.url(ADMIN)) };
+    let config = Config { redis_dedicated_connections: 1, ..Config::at(server.url(ADMIN)) };
     let keyspace = Keyspace::open(&config, LIBRARY).unwrap();
     let list = key(5, "list");
     let mut exclusive = keyspace.dedicated_connection(&list).await.unwrap();
@@ -123,7 +123,7 @@ async fn blocked(server: &RedisServer) -> u32 {
 #[tokio::test]
 async fn failure_to_connect_does_not_change_the_bound() {
     let server = RedisServer::start().await;
-    let config = Config { redis_exclusive_links: 2, ..Config::at(server.url(ADMIN)) };
+    let config = Config { redis_dedicated_connections: 2, ..Config::at(server.url(ADMIN)) };
     let keyspace = Keyspace::open(&config, LIBRARY).unwrap();
     let list = key(5, "list");
     let _first = keyspace.dedicated_connection(&list).await.unwrap();

@@ -136,7 +136,7 @@ async fn check_cache(metrics: &Exported, server: &RedisServer) {
     // The Redis user with access to CLIENT TRACKING.
     let keyspace = Keyspace::open(&Config::at(server.url("user")), LIBRARY).unwrap();
     let values = keyspace.client_side_cache(VALUES);
-    let number = |name: &str| metrics.number(&format!("microblog.recall.{name}"));
+    let number = |name: &str| metrics.number(&format!("microblog.cache.{name}"));
     eventually("reads are tracked", PATIENCE, async || {
         values.read(&[9]).await.unwrap();
         number("values") == 1.0

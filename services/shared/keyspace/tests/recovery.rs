@@ -211,7 +211,8 @@ async fn follows_the_failover_of_a_frozen_primary() {
 #[tokio::test]
 async fn calls_continue_on_one_connection_while_another_cannot_be_made() {
     let group = Sentinels::start().await;
-    let config = Config { redis_links: 2, redis_timeout_ms: 20_000, ..Config::at(group.url(USER)) };
+    let config =
+        Config { redis_connections: 2, redis_timeout_ms: 20_000, ..Config::at(group.url(USER)) };
     let keyspace = Keyspace::open(&config, LIBRARY).unwrap();
     keyspace.ready().await.unwrap();
     group.pause_sentinels();

@@ -186,7 +186,7 @@ async fn call_is_one_command() {
 async fn ready_fills_the_shared_pool() {
     let Any::Single(server) = single().await else { unreachable!() };
     let config = microblog_keyspace::Config {
-        redis_links: 3,
+        redis_connections: 3,
         ..microblog_keyspace::Config::at(server.url(support::USER))
     };
     let keyspace = Keyspace::open(&config, support::LIBRARY).unwrap();

@@ -35,7 +35,7 @@ const METHOD_COMMANDS: [(&str, &str); 3] = [
     (".client_side_cache(", "client|tracking"),
 ];
 
-const PRELUDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../keyspace/src/prelude.lua");
+const PRELUDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../keyspace/src/prelude");
 
 /// Keys of each service, and a key of no service.
 const KEYS: [&str; 5] =
@@ -130,7 +130,9 @@ fn used(directory: &Path, names: &BTreeSet<String>) -> BTreeSet<String> {
     read(&directory.join("src"), &mut sources);
     let lua: String =
         sources.iter().filter(|(is_lua, _)| *is_lua).map(|(_, text)| &**text).collect();
-    let prelude = fs::read_to_string(PRELUDE).unwrap_or_else(|error| panic!("{PRELUDE}: {error}"));
+    let mut prelude = Vec::new();
+    read(Path::new(PRELUDE), &mut prelude);
+    let prelude: String = prelude.into_iter().map(|(_, text)| text).collect();
     let called = called(&lua, &functions(&prelude));
     let is_called = |method: &str| sources.iter().any(|(_, text)| text.contains(method));
     let method_commands = METHOD_COMMANDS.into_iter().filter(|(method, _)| is_called(method));

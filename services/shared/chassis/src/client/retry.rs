@@ -1,4 +1,5 @@
-//! Remote peer: sends each call to an endpoint, and retries on another one where that is safe.
+//! Retries: sends each call to an endpoint of a remote peer, and again to another one where that is
+//! safe, within a retry budget.
 
 use std::{
     net::SocketAddr,

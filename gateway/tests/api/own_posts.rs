@@ -13,7 +13,7 @@ use microblog_testkit::redis::cmd;
 use crate::{
     actions::request_id,
     system::{Member, System},
-    timeline_acts::post_ids,
+    timeline_actions::post_ids,
 };
 
 /// How long Publish waits for the delivery.

@@ -149,7 +149,7 @@ impl PostService for Rpc {
             PageSize::parse(request.page_size),
         )?;
         let scope = Scope::new("ListLikers").with(request.post_id);
-        let after = wire::after(scope, &request.page_token)?;
+        let after = wire::page_start(scope, &request.page_token)?;
         let page = self.tiered.list(List::Likers, id, after, size.get()).await?;
         let next_page_token = page.next_token(scope);
         Ok(Response::new(pb::ListLikersResponse {
@@ -223,7 +223,7 @@ impl PostService for Rpc {
         )?;
         let order_number = u64::from(order == Order::Newest);
         let scope = Scope::new("ListComments").with(request.post_id).with(order_number);
-        let after = wire::after(scope, &request.page_token)?;
+        let after = wire::page_start(scope, &request.page_token)?;
         let mut page = self.tiered.list(List::Comments(order), id, after, size.get()).await?;
         let ids: Vec<_> =
             page.entries.iter().filter_map(|entry| CommentId::new(entry.member)).collect();
@@ -247,7 +247,7 @@ impl PostService for Rpc {
             PageSize::parse(request.page_size),
         )?;
         let scope = Scope::new("ListReposts").with(request.post_id);
-        let after = wire::after(scope, &request.page_token)?;
+        let after = wire::page_start(scope, &request.page_token)?;
         let mut page = self.tiered.list(List::Reposts, id, after, size.get()).await?;
         let posts = self.posts_on(&page, viewer).await?;
         let root_deleted = self.is_root_deleted(id, &posts).await?;
@@ -274,7 +274,7 @@ impl PostService for Rpc {
         let (((author, viewer), size), before) = fields.finish(read).map_err(Error::Invalid)?;
         let scope = Scope::new("ListUserPosts").with(request.author_id).with(request.before_id);
         let begin = before.map(|id| Entry { member: id.get(), score: id.get() });
-        let after = wire::after(scope, &request.page_token)?.or(begin);
+        let after = wire::page_start(scope, &request.page_token)?.or(begin);
         let mut page = self.tiered.posts_of(author, after, size.get()).await?;
         let posts = self.posts_on(&page, viewer).await?;
         let posts = self.posts.with_roots(posts, viewer).await?;
@@ -336,7 +336,7 @@ impl PostService for Rpc {
             PageSize::parse(request.page_size),
         )?;
         let scope = Scope::new("ListUserComments").with(request.author_id);
-        let after = wire::after(scope, &request.page_token)?;
+        let after = wire::page_start(scope, &request.page_token)?;
         let (mut page, comments) = self.tiered.comments_by(author, after, size.get()).await?;
         let mut comments = comments.into_iter().map(wire::comment).collect();
         wire::fit(&mut page, &mut comments, |comment| comment.id);

@@ -144,8 +144,8 @@ fn cursor(field: &str, id: u64) -> Result<Option<PostId>, Invalid> {
     }
 }
 
-/// Decodes a page token.
-pub(crate) fn after(scope: Scope, token: &str) -> Result<Option<Entry>, Error> {
+/// Decodes a page token: the entry after which the page begins.
+pub(crate) fn page_start(scope: Scope, token: &str) -> Result<Option<Entry>, Error> {
     Ok(Entry::from_token(scope, token)?)
 }
 

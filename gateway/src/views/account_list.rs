@@ -249,7 +249,6 @@ impl Listing for AccountList {
             viewer_id: self.viewer.map_or(0, UserId::get),
             page_size: size as i32,
             page_token,
-            newer_than_version: 0,
             order: self.order.into(),
         };
         let page = errors::reply(gateway.peers.relation().list_edges(request).await, FIELDS)?;

@@ -132,9 +132,22 @@ pub struct Counts {
     pub mutuals: u64,
 }
 
-/// A list of a user: accounts with versions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum List {
+macro_rules! lists {
+    ($($(#[$doc:meta])* $list:ident,)*) => {
+        /// A list of a user: accounts with versions.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum List {
+            $($(#[$doc])* $list,)*
+        }
+
+        impl List {
+            /// All lists.
+            pub(crate) const ALL: &[Self] = &[$(Self::$list),*];
+        }
+    };
+}
+
+lists! {
     /// Accounts that the user follows.
     Following,
     /// Accounts that follow the user.
@@ -150,16 +163,6 @@ pub enum List {
 }
 
 impl List {
-    /// All lists.
-    pub(crate) const ALL: [Self; 6] = [
-        Self::Following,
-        Self::Followers,
-        Self::Mutuals,
-        Self::Blocks,
-        Self::BlockedBy,
-        Self::Mutes,
-    ];
-
     /// Returns whether only the user may read the list.
     pub(crate) const fn is_private(self) -> bool {
         match self {
@@ -197,12 +200,12 @@ impl ListSet {
 
     /// Returns all private lists, which are the states between two accounts besides follows.
     pub(crate) fn private() -> Self {
-        List::ALL.into_iter().filter(|list| list.is_private()).collect()
+        List::ALL.iter().copied().filter(|list| list.is_private()).collect()
     }
 
     /// Returns the lists.
     pub(crate) fn iter(self) -> impl Iterator<Item = List> {
-        List::ALL.into_iter().filter(move |&list| self.contains(list))
+        List::ALL.iter().copied().filter(move |&list| self.contains(list))
     }
 
     const fn bit(list: List) -> u16 {
@@ -222,7 +225,7 @@ mod tests {
 
     #[test]
     fn inverse_lists_are_inverse_to_each_other() {
-        for list in List::ALL {
+        for &list in List::ALL {
             assert!(list.inverse().is_none_or(|other| other.inverse() == Some(list)), "{list:?}");
         }
     }
@@ -231,6 +234,8 @@ mod tests {
     fn a_set_contains_its_lists() {
         assert!(ListSet::default().iter().eq([]));
         assert!(ListSet::private().iter().eq([List::Blocks, List::BlockedBy, List::Mutes]));
-        assert!(List::ALL.into_iter().collect::<ListSet>().iter().eq(List::ALL));
+        assert!(
+            List::ALL.iter().copied().collect::<ListSet>().iter().eq(List::ALL.iter().copied())
+        );
     }
 }

@@ -21,8 +21,6 @@ pub(crate) enum Listing {
         list: List,
         /// Its user.
         user: UserId,
-        /// Only entries with a greater version.
-        above: Option<u64>,
         /// The order.
         order: Order,
     },
@@ -33,14 +31,12 @@ pub(crate) enum Listing {
 }
 
 /// A page of a list.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ListingPage {
     /// The entries in the order of the list.
     pub(crate) entries: Vec<Entry>,
     /// The token of the next page; empty at the end.
     pub(crate) next_page_token: String,
-    /// On the first page of followings, newest first: the version up to which they are settled.
-    pub(crate) settled_version: u64,
 }
 
 impl Listing {
@@ -53,25 +49,19 @@ impl Listing {
         count: usize,
     ) -> Result<ListingPage, Error> {
         match self {
-            Self::Stored { list, user, above, order } => {
+            Self::Stored { list, user, order } => {
                 let after = Entry::from_token(scope, page_token)?;
-                let page = store.range(list, user, Range { order, after, above, count }).await?;
-                let is_settled = order == Order::Newest && after.is_none();
-                let settled_version = match page.entries.first() {
-                    Some(newest) if list == List::Following && is_settled => {
-                        store.settled(user, newest.score).await?
-                    }
-                    _ => 0,
-                };
+                let range = Range { order, after, above: None, count };
+                let page = store.range(list, user, range).await?;
                 let next_page_token = page.next_token(scope);
-                Ok(ListingPage { entries: page.entries, next_page_token, settled_version })
+                Ok(ListingPage { entries: page.entries, next_page_token })
             }
             Self::NotFollowedBack(user) => {
                 let after = Entry::from_token(scope, page_token)?;
                 let page = not_followed_back::page(store, user, after, count).await?;
                 let token = |last: Entry| scope.token([last.score, last.member]);
                 let next_page_token = page.next.map_or_else(String::new, token);
-                Ok(ListingPage { entries: page.entries, next_page_token, ..Default::default() })
+                Ok(ListingPage { entries: page.entries, next_page_token })
             }
             Self::Intersection(intersection) => {
                 let cursor = match IntersectionCursor::from_token(scope, page_token)? {
@@ -81,9 +71,53 @@ impl Listing {
                 let page = intersection.page(store, cursor, count).await?;
                 let token = |cursor: IntersectionCursor| cursor.token(scope);
                 let next_page_token = page.next.map_or_else(String::new, token);
-                Ok(ListingPage { entries: page.entries, next_page_token, ..Default::default() })
+                Ok(ListingPage { entries: page.entries, next_page_token })
             }
         }
+    }
+}
+
+/// The most ids in a response: below 64 KiB with at most 8 bytes per id.
+const IDS_MAX: usize = 8_000;
+
+/// A stored list whose ids are returned, newest first.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct IdList {
+    /// The list.
+    pub(crate) list: List,
+    /// Its user.
+    pub(crate) user: UserId,
+    /// Only entries with a greater version.
+    pub(crate) newer_than: Option<u64>,
+}
+
+/// A page of up to 8,000 ids.
+#[derive(Debug)]
+pub(crate) struct IdPage {
+    /// The entries.
+    pub(crate) page: Page,
+    /// On the first page of followings: the version up to which they are settled; else 0.
+    pub(crate) settled_version: u64,
+}
+
+impl IdList {
+    /// Returns a page. The scope identifies the list in page tokens.
+    pub(crate) async fn page(
+        self,
+        store: &Store,
+        scope: Scope,
+        page_token: &str,
+    ) -> Result<IdPage, Error> {
+        let Self { list, user, newer_than } = self;
+        let after = Entry::from_token(scope, page_token)?;
+        let page = store.page(list, user, after, newer_than, IDS_MAX).await?;
+        let settled_version = match page.entries.first() {
+            Some(newest) if list == List::Following && after.is_none() => {
+                store.settled(user, newest.score).await?
+            }
+            _ => 0,
+        };
+        Ok(IdPage { page, settled_version })
     }
 }
 

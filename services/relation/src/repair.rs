@@ -61,8 +61,8 @@ pub(crate) async fn user(store: &Store, user: UserId) -> Result<Repairs, Error> 
                 List::Followers => repair.followers(&page.entries).await?,
                 List::Blocks => repair.blocks(&page.entries).await?,
                 List::BlockedBy => repair.blocked_by(&page.entries).await?,
-                // Mutuals.
-                _ => repair.index(&ids(&page.entries)).await?,
+                List::Mutuals => repair.index(&ids(&page.entries)).await?,
+                List::Mutes => {}
             }
             after = page.entries.last().copied();
             if !page.more {

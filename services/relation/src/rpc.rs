@@ -18,9 +18,6 @@ use crate::{
 
 type RpcResult<T> = Result<Response<T>, Status>;
 
-/// The most ids in a response: below 64 KiB with at most 8 bytes per id.
-const EDGE_IDS_MAX: usize = 8_000;
-
 /// The handlers of `RelationService`.
 pub(crate) struct Rpc {
     store: Store,
@@ -177,9 +174,9 @@ impl RelationService for Rpc {
         request: Request<pb::ListEdgeIdsRequest>,
     ) -> RpcResult<pb::ListEdgeIdsResponse> {
         let request = request.into_inner();
-        let (listing, scope) = wire::id_list(&request)?;
-        let page = listing.page(&self.store, scope, &request.page_token, EDGE_IDS_MAX).await?;
-        Ok(Response::new(wire::id_page(page)))
+        let (list, scope) = wire::id_list(&request)?;
+        let page = list.page(&self.store, scope, &request.page_token).await?;
+        Ok(Response::new(wire::id_page(&page, scope)))
     }
 
     async fn count_edges(

@@ -116,7 +116,7 @@ pub async fn user(store: &Store, user: UserId, repairs: bool) -> Result<Report, 
 async fn check(store: &Store, user: UserId) -> Result<Report, Error> {
     let mut report = Report { users: 1, ..Report::default() };
     let mut mutuals = 0;
-    for list in List::ALL {
+    for &list in List::ALL {
         let Some(inverse) = list.inverse() else { continue };
         let mut after = None;
         loop {

@@ -1,6 +1,6 @@
 //! Conversion between wire types and domain types, with validation of requests.
 
-use microblog_domain::{BATCH_MAX, Invalid, PageSize, Scope, Stamp, UserId};
+use microblog_domain::{BATCH_MAX, FieldErrors, Invalid, PageSize, Scope, Stamp, UserId};
 use microblog_keyspace::{Entry, Order, Page};
 use microblog_proto::relation::{self as pb, EdgeList};
 
@@ -9,7 +9,7 @@ use crate::{
     error::Error,
     graph::{Counts, Edge, Include, List, ListSet, Relation, State},
     intersection::Intersection,
-    listing::{Listing, ListingPage},
+    listing::{IdList, IdPage, Listing, ListingPage},
     verify::Report,
 };
 
@@ -44,54 +44,71 @@ pub(crate) fn proper_edge(
 
 /// Decodes a list with the scope of its page tokens, and the size of a page.
 pub(crate) fn listing(request: &pb::ListEdgesRequest) -> Result<(Listing, Scope, usize), Error> {
-    let user = user("user_id", request.user_id)?;
-    let viewer = || self::user("viewer_id", request.viewer_id);
-    let above = newer_than(request.newer_than_version)?;
-    let order = order(request.order)?;
-    let count = PageSize::parse(request.page_size)?.get();
-
     let list = EdgeList::try_from(request.list).unwrap_or_default();
-    let stored = |list| Listing::Stored { list, user, above, order };
+    let mut fields = FieldErrors::default();
+    let user = fields.read(UserId::parse("user_id", request.user_id));
+    let viewer = fields.read(viewer(list, request.viewer_id));
+    let order = fields.read(order(list, request.order));
+    let count = fields.read(PageSize::parse(request.page_size));
+    if list == EdgeList::Unspecified {
+        fields.read::<()>(Err(Invalid::new("list", "must be one of the lists")));
+    }
+    let read = user.zip(viewer).zip(order).zip(count);
+    let (((user, viewer), order), count) = fields.finish(read).map_err(Error::Invalid)?;
+
+    let stored = |list| Listing::Stored { list, user, order };
     let listing = match list {
-        EdgeList::Unspecified => {
-            return Err(Invalid::new("list", "must be one of the lists").into());
-        }
-        EdgeList::Following => stored(List::Following),
+        EdgeList::Following | EdgeList::Unspecified => stored(List::Following),
         EdgeList::Followers => stored(List::Followers),
         EdgeList::FollowersNotFollowedBack => Listing::NotFollowedBack(user),
         EdgeList::Mutuals => stored(List::Mutuals),
         EdgeList::CommonFollowing => {
-            Listing::Intersection(Intersection::following(viewer()?, user))
+            Listing::Intersection(Intersection::following(viewer.unwrap_or(user), user))
         }
         EdgeList::FollowersIFollow => {
-            Listing::Intersection(Intersection::followers_followed(user, viewer()?))
+            Listing::Intersection(Intersection::followers_followed(user, viewer.unwrap_or(user)))
         }
         EdgeList::Blocks => stored(List::Blocks),
         EdgeList::Mutes => stored(List::Mutes),
     };
-    if list != EdgeList::Following {
-        reject_if(above.is_some(), "newer_than_version")?;
-        reject_if(request.order != 0, "order")?;
-    }
-    match listing {
-        Listing::Stored { list, .. } if list.is_private() => {
-            // The authorizer has checked that the caller acts for the viewer.
-            if viewer()? != user {
-                return Err(Error::PrivateList);
-            }
-        }
-        Listing::Stored { .. } | Listing::NotFollowedBack(_) => {
-            reject_if(request.viewer_id != 0, "viewer_id")?;
-        }
-        Listing::Intersection(_) => {}
+    // The authorizer has checked that the caller acts for the viewer.
+    let is_private = matches!(listing, Listing::Stored { list, .. } if list.is_private());
+    if is_private && viewer != Some(user) {
+        return Err(Error::PrivateList);
     }
     let scope = Scope::new("ListEdges")
         .with(list as u64)
         .with(request.user_id)
         .with(request.viewer_id)
-        .with(request.newer_than_version)
         .with(u64::from(order == Order::Oldest));
-    Ok((listing, scope, count))
+    Ok((listing, scope, count.get()))
+}
+
+// Decodes the viewer of a list; `None` for lists that do not take it.
+fn viewer(list: EdgeList, id: u64) -> Result<Option<UserId>, Invalid> {
+    match list {
+        EdgeList::Unspecified => Ok(None),
+        EdgeList::Following
+        | EdgeList::Followers
+        | EdgeList::FollowersNotFollowedBack
+        | EdgeList::Mutuals => reject_if(id != 0, "viewer_id").map(|()| None),
+        EdgeList::CommonFollowing
+        | EdgeList::FollowersIFollow
+        | EdgeList::Blocks
+        | EdgeList::Mutes => UserId::parse("viewer_id", id).map(Some),
+    }
+}
+
+// Decodes the order of a list.
+fn order(list: EdgeList, order: i32) -> Result<Order, Invalid> {
+    if !matches!(list, EdgeList::Following | EdgeList::Unspecified) {
+        reject_if(order != 0, "order")?;
+    }
+    match pb::FollowOrder::try_from(order) {
+        Ok(pb::FollowOrder::Unspecified | pb::FollowOrder::NewestFirst) => Ok(Order::Newest),
+        Ok(pb::FollowOrder::OldestFirst) => Ok(Order::Oldest),
+        Err(_) => Err(Invalid::new("order", "must be one of the orders")),
+    }
 }
 
 fn reject_if(is_set: bool, field: &str) -> Result<(), Invalid> {
@@ -99,59 +116,58 @@ fn reject_if(is_set: bool, field: &str) -> Result<(), Invalid> {
 }
 
 /// Decodes a list whose ids are returned, with the scope of its page tokens.
-pub(crate) fn id_list(request: &pb::ListEdgeIdsRequest) -> Result<(Listing, Scope), Error> {
-    let user = user("user_id", request.user_id)?;
-    let above = newer_than(request.newer_than_version)?;
-    let list = match EdgeList::try_from(request.list) {
-        Ok(EdgeList::Following) => List::Following,
-        Ok(EdgeList::Mutuals) => {
-            reject_if(above.is_some(), "newer_than_version")?;
-            List::Mutuals
-        }
-        _ => return Err(Invalid::new("list", "must be FOLLOWING or MUTUALS").into()),
-    };
+pub(crate) fn id_list(request: &pb::ListEdgeIdsRequest) -> Result<(IdList, Scope), Error> {
+    let list = EdgeList::try_from(request.list).unwrap_or_default();
+    let mut fields = FieldErrors::default();
+    let user = fields.read(UserId::parse("user_id", request.user_id));
+    let newer_than = fields.read(newer_than(list, request.newer_than_version));
+    let stored = fields.read(match list {
+        EdgeList::Following => Ok(List::Following),
+        EdgeList::Mutuals => Ok(List::Mutuals),
+        _ => Err(Invalid::new("list", "must be FOLLOWING or MUTUALS")),
+    });
+    let read = user.zip(stored).zip(newer_than);
+    let ((user, stored), newer_than) = fields.finish(read).map_err(Error::Invalid)?;
     let scope = Scope::new("ListEdgeIds")
-        .with(u64::from(list == List::Following))
+        .with(list as u64)
         .with(request.user_id)
         .with(request.newer_than_version);
-    Ok((Listing::Stored { list, user, above, order: Order::Newest }, scope))
-}
-
-/// Decodes an intersection to count, and the number of newest entries to return.
-pub(crate) fn intersection(
-    request: &pb::CountEdgesRequest,
-) -> Result<(Intersection, usize), Error> {
-    let ids = (("user_id", request.user_id), ("viewer_id", request.viewer_id));
-    let Edge { from: user, to: viewer } = edge(ids.0, ids.1)?;
-    let newest = usize::try_from(request.newest).ok().filter(|&count| count <= PageSize::MAX);
-    let newest =
-        newest.ok_or_else(|| Invalid::new("newest", format!("must be 0 to {}", PageSize::MAX)))?;
-    let intersection = match EdgeList::try_from(request.list) {
-        Ok(EdgeList::CommonFollowing) => Intersection::following(viewer, user),
-        Ok(EdgeList::FollowersIFollow) => Intersection::followers_followed(user, viewer),
-        _ => {
-            let problem = "must be COMMON_FOLLOWING or FOLLOWERS_I_FOLLOW";
-            return Err(Invalid::new("list", problem).into());
-        }
-    };
-    Ok((intersection, newest))
+    Ok((IdList { list: stored, user, newer_than }, scope))
 }
 
 // Decodes the version after which a list starts; 0 means all of it.
-fn newer_than(version: u64) -> Result<Option<u64>, Invalid> {
+fn newer_than(list: EdgeList, version: u64) -> Result<Option<u64>, Invalid> {
+    if list != EdgeList::Following {
+        reject_if(version != 0, "newer_than_version")?;
+    }
     if Stamp::new(version).is_none() {
         return Err(Invalid::new("newer_than_version", "must be a version: below 2^53"));
     }
     Ok((version > 0).then_some(version))
 }
 
-// Decodes the order of a list.
-fn order(order: i32) -> Result<Order, Invalid> {
-    match pb::FollowOrder::try_from(order) {
-        Ok(pb::FollowOrder::Unspecified | pb::FollowOrder::NewestFirst) => Ok(Order::Newest),
-        Ok(pb::FollowOrder::OldestFirst) => Ok(Order::Oldest),
-        Err(_) => Err(Invalid::new("order", "must be one of the orders")),
-    }
+/// Decodes an intersection to count, and the number of newest entries to return.
+pub(crate) fn intersection(
+    request: &pb::CountEdgesRequest,
+) -> Result<(Intersection, usize), Error> {
+    let mut fields = FieldErrors::default();
+    let user = fields.read(UserId::parse("user_id", request.user_id));
+    let viewer = fields.read(UserId::parse("viewer_id", request.viewer_id));
+    let newest = usize::try_from(request.newest).ok().filter(|&count| count <= PageSize::MAX);
+    let newest =
+        newest.ok_or_else(|| Invalid::new("newest", format!("must be 0 to {}", PageSize::MAX)));
+    let newest = fields.read(newest);
+    let of: Option<fn(UserId, UserId) -> Intersection> =
+        fields.read(match EdgeList::try_from(request.list) {
+            Ok(EdgeList::CommonFollowing) => {
+                Ok(|user, viewer| Intersection::following(viewer, user))
+            }
+            Ok(EdgeList::FollowersIFollow) => Ok(Intersection::followers_followed),
+            _ => Err(Invalid::new("list", "must be COMMON_FOLLOWING or FOLLOWERS_I_FOLLOW")),
+        });
+    let read = user.zip(viewer).zip(newest).zip(of);
+    let (((user, viewer), newest), of) = fields.finish(read).map_err(Error::Invalid)?;
+    Ok((of(user, viewer), newest))
 }
 
 /// Decodes a batch of accounts.
@@ -217,15 +233,16 @@ pub(crate) fn entries(entries: &[Entry]) -> Vec<pb::Edge> {
 
 /// Encodes a page of a list.
 pub(crate) fn listing_page(page: ListingPage) -> pb::ListEdgesResponse {
-    let ListingPage { entries, next_page_token, settled_version } = page;
-    pb::ListEdgesResponse { edges: self::entries(&entries), next_page_token, settled_version }
+    let ListingPage { entries, next_page_token } = page;
+    pb::ListEdgesResponse { edges: self::entries(&entries), next_page_token }
 }
 
 /// Encodes the ids of a page of a list.
-pub(crate) fn id_page(page: ListingPage) -> pb::ListEdgeIdsResponse {
-    let ListingPage { entries, next_page_token, settled_version } = page;
-    let user_ids = entries.iter().map(|entry| entry.member).collect();
-    pb::ListEdgeIdsResponse { user_ids, next_page_token, settled_version }
+pub(crate) fn id_page(page: &IdPage, scope: Scope) -> pb::ListEdgeIdsResponse {
+    let IdPage { page, settled_version } = page;
+    let user_ids = page.entries.iter().map(|entry| entry.member).collect();
+    let next_page_token = page.next_token(scope);
+    pb::ListEdgeIdsResponse { user_ids, next_page_token, settled_version: *settled_version }
 }
 
 /// Encodes a batch of a followers stream.

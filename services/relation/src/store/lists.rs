@@ -1,5 +1,5 @@
-//! Lists of the follow graph: reads, whose cost does not depend on the length of lists, and changes
-//! of lists without inverse edges.
+//! Lists of the follow graph: reads, whose cost depends on the number of entries that are read and
+//! not on the length of the list, and changes of lists without inverse edges.
 
 use microblog_domain::UserId;
 use microblog_keyspace::{

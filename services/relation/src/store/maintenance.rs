@@ -139,7 +139,7 @@ impl Store {
     pub async fn finish_forgetting(&self, user: UserId) -> Result<bool, Error> {
         let edges = [keys::following, keys::followers, keys::blocks, keys::blocked_by];
         let edges = edges.map(|key| key(user));
-        let without_inverse = List::ALL.into_iter().filter(|list| list.inverse().is_none());
+        let without_inverse = List::ALL.iter().copied().filter(|list| list.inverse().is_none());
         let mut others: Vec<_> = without_inverse.map(|list| keys::list(list, user)).collect();
         others.extend([keys::lost(user), keys::unblocked(user)]);
         DELETIONS.finish(&self.keyspace, user, &edges, &others).await

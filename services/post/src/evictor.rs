@@ -239,7 +239,7 @@ pub(crate) async fn count_unlisted(
     let mut before = store.oldest_of(author, 1).await?.pop();
     let mut count = 0;
     loop {
-        let mut ids = archive.newest_of(&[author], before, COUNT_PAGE).await?;
+        let mut ids = archive.newest_of(&[author], before, None, COUNT_PAGE).await?;
         let Some(&last) = ids.last() else { break };
         let mut deleted = store.have_tombstones(&ids).await?.into_iter();
         ids.retain(|_| deleted.next() == Some(false));

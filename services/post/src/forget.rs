@@ -50,7 +50,7 @@ async fn forget(tiered: &TieredStore, posts: &Posts, user: UserId) -> Result<(),
 async fn forget_archived(tiered: &TieredStore, posts: &Posts, user: UserId) -> Result<bool, Error> {
     let (archive, mut before) = (tiered.archive()?, None);
     loop {
-        let ids = archive.newest_of(&[user], before, PAGE).await?;
+        let ids = archive.newest_of(&[user], before, None, PAGE).await?;
         let Some(&last) = ids.last() else { return Ok(before.is_none()) };
         posts.delete_archived(&ids).await?;
         before = Some(last);

@@ -61,16 +61,17 @@ impl Archive {
         .await
     }
 
-    /// Returns the newest posts of some authors, newest first, below a cursor.
+    /// Returns the newest posts of some authors, newest first, between two cursors.
     pub async fn newest_of(
         &self,
         authors: &[UserId],
         before: Option<PostId>,
+        after: Option<PostId>,
         count: usize,
     ) -> Result<Vec<PostId>, Error> {
         let mut newest = Vec::new();
         for authors in authors.chunks(AUTHORS_MAX) {
-            newest.extend(self.newest_of_some(authors, before, count).await?);
+            newest.extend(self.newest_of_some(authors, before, after, count).await?);
         }
         newest.sort_unstable_by(|a, b| b.cmp(a));
         newest.truncate(count);
@@ -82,17 +83,20 @@ impl Archive {
         &self,
         authors: &[UserId],
         before: Option<PostId>,
+        after: Option<PostId>,
         count: usize,
     ) -> Result<Vec<PostId>, Error> {
         let of_one = |number: usize| {
             format!(
                 "SELECT id FROM (SELECT id FROM posts WHERE author = ${number} AND deleted = 0 \
-                 AND id < $1 ORDER BY id DESC LIMIT $2) AS of_{number}"
+                 AND id < $1 AND id > $2 ORDER BY id DESC LIMIT $3) AS of_{number}"
             )
         };
-        let of_each: Vec<_> = (3..3 + authors.len()).map(of_one).collect();
+        let of_each: Vec<_> = (4..4 + authors.len()).map(of_one).collect();
         let below = before.map_or(i64::MAX, |id| number(id.get()));
-        let query = statement(of_each.join(" UNION ALL ")).bind(below).bind(number(count as u64));
+        let above = after.map_or(0, |id| number(id.get()));
+        let query = statement(of_each.join(" UNION ALL "));
+        let query = query.bind(below).bind(above).bind(number(count as u64));
         let query = authors.iter().fold(query, |query, author| query.bind(number(author.get())));
         self.read("SELECT posts", async move {
             let rows = query.fetch_all(&self.inner.pools.reading).await?;

@@ -133,7 +133,7 @@ impl TieredStore {
         page.entries.pop();
         let below = page.entries.last().or(after.as_ref()).map(|entry| entry.member);
         let (below, missing) = (below.and_then(PostId::new), count - page.entries.len());
-        match self.older(&[author], below, missing).await {
+        match self.older(&[author], below, None, missing).await {
             Ok(older) => {
                 let entry = |id: PostId| Entry { member: id.get(), score: id.get() };
                 page.entries.extend(older.ids.into_iter().map(entry));
@@ -174,7 +174,7 @@ impl TieredStore {
         let mut ids: Vec<_> = newest.into_iter().flatten().filter_map(PostId::new).collect();
         let mut cut = None;
         if !both.is_empty() {
-            match self.older(&both, before, count + 1).await {
+            match self.older(&both, before, after, count + 1).await {
                 // Posts that are in both tiers are deduplicated.
                 Ok(older) => {
                     ids.extend(older.ids);
@@ -204,13 +204,14 @@ impl TieredStore {
         &self,
         authors: &[UserId],
         mut before: Option<PostId>,
+        after: Option<PostId>,
         count: usize,
     ) -> Result<PostPage, Error> {
         let archive = self.archive()?;
         let (mut ids, mut size) = (Vec::with_capacity(count), count);
         loop {
             let wanted = count - ids.len();
-            let found = archive.newest_of(authors, before, size + 1).await?;
+            let found = archive.newest_of(authors, before, after, size + 1).await?;
             let has_more = found.len() > size;
             let found = &found[..found.len().min(size)];
             let deleted = self.store.have_tombstones(found).await?;

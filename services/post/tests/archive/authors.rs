@@ -64,10 +64,10 @@ async fn pages_of_several_authors_stop_at_an_outage_and_continue() {
     assert_eq!(refusal.code(), Code::Unavailable);
     assert!(read.len() >= 4 && read.len() < 12, "{read:?}");
     assert_eq!(read, all[..read.len()], "no post above the cursor is missing");
-    // No archived post can be newer than this one.
-    assert_eq!(page_between(system, 0, all[8], 20).await.unwrap(), (all[..8].to_vec(), 0));
+    // Both authors have four posts in Redis, down to this one or below it: no archived post is newer.
+    assert_eq!(page_between(system, 0, all[7], 20).await.unwrap(), (all[..7].to_vec(), 0));
     assert_eq!(
-        page_between(system, all[2], all[8], 2).await.unwrap(),
+        page_between(system, all[2], all[7], 2).await.unwrap(),
         (all[3..5].to_vec(), all[4])
     );
     let (ids, next) = page_between(system, 0, all[30], 20).await.unwrap();

@@ -1,7 +1,7 @@
 //! The gateway: the API that applications call, composed of calls of the services.
 //!
-//! **Layers.** Imports go one way: `rpc.rs` (gRPC) → `views/` and `actions/` → helpers that depend on no
-//! view (`paging.rs`, `hydration/`, `context.rs`, `errors.rs`) → `state.rs` → `limits.rs`.
+//! **Layers.** Imports go one way: `rpc.rs` (gRPC) → `views/` and `actions/` → helpers that depend on
+//! no view (`paging.rs`, `hydration/`, `context.rs`, `errors.rs`) → `state.rs` → `limits.rs`.
 //!
 //! **Views.** A view has four steps: the skeleton (which entries, in which order), hydration
 //! (profiles, viewer relations, mentions, likes), rules (what the viewer must not see), and

@@ -152,10 +152,10 @@ impl HydratedPosts {
 /// Returns the post of each entry as the viewer sees it, in order: the entry's post, or else its
 /// first visible suppressed repost; `None` if all are deleted or hidden.
 ///
-/// post.BatchGetPosts once for every 25 entries, all at once, then the calls of
-/// [`hydrate_posts`]. If an entry with suppressed reposts is not
-/// shown, the same for up to 3 of these, and again for more until one is visible or all were read:
-/// up to 9 rounds for the up to 800 posts of a timeline, with up to 150 posts each.
+/// post.BatchGetPosts once for every 25 entries, all at once, then the calls of [`hydrate_posts`]. If
+/// an entry with suppressed reposts is not shown, the same for up to 3 of these, and again for more
+/// until one is visible or all were read: up to 9 rounds for the up to 800 posts of a timeline, with
+/// up to 150 posts each.
 pub(crate) async fn hydrate_entries(
     gateway: &Gateway,
     context: ViewContext<'_>,

@@ -7,7 +7,7 @@
 
 use futures::future;
 use microblog_chassis::status;
-use microblog_domain::{BATCH_MAX, FieldErrors, Scope, UserId};
+use microblog_domain::{BATCH_MAX, FieldErrors, PostId, Scope, TokenError, UserId};
 use microblog_proto::{
     gateway::{self, ViewedPost},
     post::{self, Post},
@@ -380,6 +380,7 @@ impl OlderCursor {
     fn from_token(scope: Scope, token: &str) -> Option<Self> {
         let numbers = scope.read_all(token).ok().flatten()?;
         let (&before_id, words) = numbers.split_first()?;
+        PostId::new(before_id)?;
         let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         bytes.truncate(bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1));
         Some(Self { before_id, since_token: String::from_utf8(bytes).ok()? })
@@ -403,10 +404,10 @@ struct UserCursor {
 impl UserCursor {
     /// Parses the tokens of a request.
     fn parse(author: UserId, since_token: &str, page_token: &str) -> Result<Self, Status> {
-        let since = Self::since_scope(author).read(since_token);
+        let since = Self::since_scope(author).read(since_token).and_then(ids);
         let [seen_id] =
             since.map_err(|error| status::token("since_token", error))?.unwrap_or_default();
-        let page = Self::page_scope(author, since_token).read(page_token);
+        let page = Self::page_scope(author, since_token).read(page_token).and_then(ids);
         let [before_id, newest_id] = page.map_err(status::page_token)?.unwrap_or([0, seen_id]);
         Ok(Self { before_id, newest_id, seen_id })
     }
@@ -433,9 +434,39 @@ impl UserCursor {
     }
 }
 
+// Returns the numbers of a token if each is a post id or 0: anybody can make a token of any numbers.
+fn ids<const N: usize>(numbers: Option<[u64; N]>) -> Result<Option<[u64; N]>, TokenError> {
+    let is_id = |&number: &u64| number == 0 || PostId::new(number).is_some();
+    if numbers.iter().flatten().all(is_id) { Ok(numbers) } else { Err(TokenError::Invalid) }
+}
+
 #[cfg(test)]
 mod tests {
+    use microblog_proto::common::ErrorReason;
+
     use super::*;
+
+    #[test]
+    fn a_token_with_a_number_that_is_no_id_is_invalid() {
+        let author = UserId::new(1).unwrap();
+        let since = |id| UserCursor::since_scope(author).token([id]);
+        let page = |ids| UserCursor::page_scope(author, "").token(ids);
+        let reason = |result: Result<UserCursor, Status>| status::reason_of(&result.unwrap_err());
+        for id in [1 << 53, u64::MAX] {
+            for error in [
+                UserCursor::parse(author, &since(id), ""),
+                UserCursor::parse(author, "", &page([id, 4])),
+                UserCursor::parse(author, "", &page([4, id])),
+            ] {
+                assert_eq!(reason(error), Some(ErrorReason::InvalidField));
+            }
+            let scope = Scope::new("ViewHome");
+            let cursor = OlderCursor { before_id: id, since_token: String::new() };
+            assert_eq!(OlderCursor::from_token(scope, &cursor.token(scope)), None);
+        }
+        let ids = UserCursor::parse(author, "", &page([4, 5])).unwrap();
+        assert_eq!((ids.before_id, ids.newest_id, ids.seen_id), (4, 5, 0));
+    }
 
     fn part(posts: &[u64], before_id: u64) -> (Vec<Post>, u64) {
         let post = |&id: &u64| Post { id, ..Post::default() };

@@ -28,7 +28,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// Bob publishes most: more than a stored user timeline.
+    /// Bob publishes most: more than a stored home timeline.
     async fn set(system: System) -> Self {
         let [ann, bob, carl] =
             [system.join("ann").await, system.join("bob").await, system.join("carl").await];

@@ -1,10 +1,9 @@
 //! The timeline service: home and friends timelines.
 //!
 //! `delivery` writes a post into its author's user timeline, which only fan-out on read and builds
-//! of home timelines read, and enqueues a fan-out job. Fan-out on
-//! write (push: `fanout_on_write`, `fanout_worker`) copies the post into the cached home timelines
-//! of active followers (`home_cache`). Fan-out on read (pull: `fanout_on_read`) fetches posts of
-//! authors with many followers when a home timeline is read (`reader`). Every read filters entries
+//! of home timelines read, and enqueues a fan-out job. Fan-out on write (push: `fanout_on_write`,
+//! `fanout_worker`) copies the post into the cached home timelines of active followers
+//! (`home_cache`). Fan-out on read (pull: `fanout_on_read`) fetches posts of authors with many followers when a home timeline is read (`reader`). Every read filters entries
 //! (`list`) by the current relations between the viewer and the authors (`viewer_relations`). A
 //! stored home timeline is therefore only a cache.
 //!

@@ -61,7 +61,7 @@ impl Reader {
     }
 
     /// Returns a page of a timeline.
-    pub(crate) async fn page(
+    pub(crate) async fn timeline_page(
         &self,
         reader: UserId,
         kind: TimelineKind,

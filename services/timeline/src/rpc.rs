@@ -34,13 +34,13 @@ impl Rpc {
         status
     }
 
-    async fn page(
+    async fn timeline(
         &self,
         request: &pb::GetTimelineRequest,
     ) -> Result<pb::GetTimelineResponse, Error> {
         let (timeline, query) = Timeline::with_query(request)?;
-        let page = self.reader.page(timeline.reader, timeline.kind, &query).await?;
-        Ok(timeline.page(&request.since_token, page))
+        let page = self.reader.timeline_page(timeline.reader, timeline.kind, &query).await?;
+        Ok(timeline.response(&request.since_token, page))
     }
 
     async fn authors(&self, request: &pb::ListAuthorsRequest) -> Result<Vec<u64>, Error> {
@@ -75,7 +75,7 @@ impl TimelineService for Rpc {
         &self,
         request: Request<pb::GetTimelineRequest>,
     ) -> RpcResult<pb::GetTimelineResponse> {
-        let page = self.page(&request.into_inner()).await;
+        let page = self.timeline(&request.into_inner()).await;
         Ok(Response::new(page.map_err(|error| self.reject(error))?))
     }
 

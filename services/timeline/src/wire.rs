@@ -64,7 +64,7 @@ impl Timeline {
     }
 
     /// Encodes a page. `since_token` is that of the request.
-    pub(crate) fn page(self, since_token: &str, page: Page) -> pb::GetTimelineResponse {
+    pub(crate) fn response(self, since_token: &str, page: Page) -> pb::GetTimelineResponse {
         let next = page.next.as_ref().map(|cursor| cursor.token(self.page_scope(since_token)));
         pb::GetTimelineResponse {
             next_page_token: next.unwrap_or_default(),

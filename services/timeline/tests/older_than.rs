@@ -112,8 +112,9 @@ async fn a_user_timeline_keeps_its_newest_thousand_posts_in_order() {
     let mut all = Vec::new();
     let is_kept = async |all: &[u64]| {
         let kept = published(&system.store, alice).await;
-        assert!(kept.len() >= USER_MAX.min(all.len()), "{} of {}", kept.len(), all.len());
-        assert_eq!(kept, newest(all, kept.len()).posts);
+        let readable = USER_MAX.min(all.len());
+        assert!(kept.len() >= readable, "{} of {}", kept.len(), all.len());
+        assert!(kept[..readable] == newest(all, readable).posts, "the newest are in order");
     };
     for count in [USER_MAX - 1, 1, 1, 300] {
         let some = by_turns(&[alice], count);

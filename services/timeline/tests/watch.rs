@@ -121,7 +121,7 @@ async fn a_watch_resumes_from_its_last_token() {
             token = since;
         }
         drop(stream);
-        // A token of `GetHomeTimeline` works too.
+        // A token of `GetTimeline` works too.
         let (_, _, since) = system.home_page(bob, 20, "", "").await.unwrap();
         let mut stream = watch(&system.client, bob, &since).await;
         assert_eq!(next(&mut stream).await.0, [0; 0]);

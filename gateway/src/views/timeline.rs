@@ -458,7 +458,7 @@ mod tests {
                 UserCursor::parse(author, "", &page([id, 4])),
                 UserCursor::parse(author, "", &page([4, id])),
             ] {
-                assert_eq!(reason(error), Some(ErrorReason::InvalidField));
+                assert_eq!(reason(error), Some(ErrorReason::PageTokenInvalid));
             }
             let scope = Scope::new("ViewHome");
             let cursor = OlderCursor { before_id: id, since_token: String::new() };

@@ -53,7 +53,7 @@ async fn every_method_of_every_service_is_checked() {
         };
         assert_eq!(call(Servers::unsigned(service), path).await, INVALID, "{path}");
         let is_kept_out = matches!(access, Access::Actor(_) | Access::System);
-        for identity in [Identity::Nobody, ann.identity()] {
+        for identity in [Identity::Anonymous, ann.identity()] {
             let rejected = call(servers.signed(service, identity), path).await == MISMATCH;
             assert_eq!(rejected, is_kept_out, "{path} for {identity:?}");
         }
@@ -91,7 +91,7 @@ async fn acting_for_another_account_is_rejected() {
     for calls in [Calls::Remote, Calls::Inside] {
         let servers = Servers::start(calls).await;
         let [ann, eve] = [servers.join("ann").await, servers.join("eve").await];
-        for identity in [eve.identity(), Identity::Nobody] {
+        for identity in [eve.identity(), Identity::Anonymous] {
             assert_eq!(as_ann(&servers, identity, &ann).await, [MISMATCH; 5]);
         }
         assert!(traces(&servers, &ann).await.is_empty());
@@ -102,7 +102,7 @@ async fn acting_for_another_account_is_rejected() {
     }
 }
 
-/// Lists accounts of Ann as somebody, for a viewer.
+/// Lists accounts of Ann as an identity, for a viewer.
 async fn lists_of_ann(
     servers: &Servers,
     identity: Identity,
@@ -133,7 +133,7 @@ async fn private_lists_are_read_by_their_user_only() {
         for identity in [ann.identity(), Identity::System] {
             assert_eq!(lists_of_ann(&servers, identity, &ann, ann.id).await, [OK; 3]);
         }
-        for identity in [eve.identity(), Identity::Nobody] {
+        for identity in [eve.identity(), Identity::Anonymous] {
             assert_eq!(lists_of_ann(&servers, identity, &ann, ann.id).await, [MISMATCH; 3]);
         }
         // For herself, Eve reads only the list that is not private.
@@ -141,7 +141,7 @@ async fn private_lists_are_read_by_their_user_only() {
             let answers = lists_of_ann(&servers, identity, &ann, eve.id).await;
             assert_eq!(answers, [MISMATCH, MISMATCH, OK]);
         }
-        for identity in [ann.identity(), eve.identity(), Identity::Nobody, Identity::System] {
+        for identity in [ann.identity(), eve.identity(), Identity::Anonymous, Identity::System] {
             assert_eq!(lists_of_ann(&servers, identity, &ann, 0).await, [INVALID_FIELD; 3]);
         }
     }
@@ -169,11 +169,11 @@ async fn traces(servers: &Servers, ann: &Member) -> Vec<&'static str> {
         list: EdgeList::Following.into(),
         ..Default::default()
     };
-    let following = servers.relation(Identity::Nobody).list_edges(following).await.unwrap();
+    let following = servers.relation(Identity::Anonymous).list_edges(following).await.unwrap();
     let posts = post::ListUserPostsRequest { author_id: ann.id, ..Default::default() };
-    let posts = servers.post(Identity::Nobody).list_user_posts(posts).await.unwrap();
+    let posts = servers.post(Identity::Anonymous).list_user_posts(posts).await.unwrap();
     let profile = user::GetUserRequest { user_id: ann.id };
-    let profile = servers.user(Identity::Nobody).get_user(profile).await.unwrap();
+    let profile = servers.user(Identity::Anonymous).get_user(profile).await.unwrap();
     let found = [
         (!following.into_inner().edges.is_empty()).then_some("a follow"),
         (!posts.into_inner().posts.is_empty()).then_some("posts"),

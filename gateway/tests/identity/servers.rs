@@ -125,7 +125,7 @@ impl Servers {
 
     /// Returns a client of a service without an identity.
     pub(crate) fn unsigned(service: &Channel) -> As {
-        InterceptedService::new(service.clone(), Signer::new(None, Identity::Nobody))
+        InterceptedService::new(service.clone(), Signer::new(None, Identity::Anonymous))
     }
 
     pub(crate) fn gateway(&self) -> GatewayServiceClient<Channel> {

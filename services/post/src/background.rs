@@ -11,7 +11,6 @@ use uuid::Uuid;
 
 use crate::{
     archive::{self, Archive},
-    archiver::Archiver,
     delivery::Delivery,
     erasure::Eraser,
     error::Error,
@@ -21,6 +20,7 @@ use crate::{
     store::{Job, Store},
     sweeper::{PENDING_AFTER, Sweeper, UNDELIVERED_AFTER},
     tiered_store::TieredStore,
+    write_behind::Archiver,
 };
 
 /// The period of a job: each run reads 1,024 short lists in one batch.

@@ -11,7 +11,6 @@
 //! [deleted](Store::forget).
 
 mod archive;
-mod archiver;
 mod background;
 mod config;
 mod delivery;
@@ -32,6 +31,7 @@ mod sweeper;
 mod tiered_store;
 mod verify;
 mod wire;
+mod write_behind;
 
 use std::sync::Arc;
 
@@ -46,7 +46,6 @@ use tonic::service::Routes;
 pub use archive::{
     Archive, Changes, Config as ArchiveConfig, Error as ArchiveError, OpenError, WriteTransaction,
 };
-pub use archiver::Archiver;
 pub use config::Config;
 pub use delivery::Delivery;
 pub use erasure::Eraser;
@@ -67,6 +66,7 @@ pub use store::{
 pub use sweeper::Sweeper;
 pub use tiered_store::TieredStore;
 pub use verify::{Report, partition as verify_partition};
+pub use write_behind::Archiver;
 
 /// Why the service does not start.
 #[derive(Debug, thiserror::Error)]

@@ -18,6 +18,7 @@ mod entry;
 mod error;
 mod fanout_on_read;
 mod fanout_on_write;
+mod fanout_switch;
 mod fanout_worker;
 mod graph;
 mod home_cache;
@@ -49,8 +50,8 @@ pub use job::{Job, Kind};
 pub use store::{BuildLease, FanoutState, Head, Home, Published, Replacement, Step, Store, Tail};
 
 use crate::{
-    delivery::Delivery, fanout_on_write::Fanout, fanout_worker::FanoutWorkers, graph::Graph,
-    metrics::Metrics, reader::Reader, rpc::Rpc,
+    delivery::Delivery, fanout_on_write::Fanout, fanout_switch::FanoutSwitch,
+    fanout_worker::FanoutWorkers, graph::Graph, metrics::Metrics, reader::Reader, rpc::Rpc,
 };
 
 /// Why the service fails to start.
@@ -73,10 +74,16 @@ pub async fn service(
 ) -> Result<Service, keyspace::Error> {
     let store = Store::open(&config.redis)?;
     let (graph, metrics) = (Graph::new(relation), Metrics::new());
-    let (mode, threshold) = (config.mode, config.pull_threshold);
+    let mode = config.mode;
     // A separate connection: the thousands of commands of a fan-out step must not delay reads.
     let fanout_store = Store::open(&config.redis)?;
-    let fanout = Fanout::new(fanout_store.clone(), graph.clone(), mode, threshold, metrics.clone());
+    let switch = FanoutSwitch::new(fanout_store.clone(), mode, config.pull_threshold);
+    let fanout = Fanout {
+        store: fanout_store.clone(),
+        graph: graph.clone(),
+        switch,
+        metrics: metrics.clone(),
+    };
     let workers = FanoutWorkers::new(fanout_store, fanout, metrics.clone());
     let background = background::jobs(&store, &workers, &metrics, worker);
     let rpc = Rpc {

@@ -10,7 +10,7 @@ const MADE: [(&str, &str); 4] = [
     ("the hash of a password", "$argon2"),
     ("a user's signed identity", "v1.user:"),
     ("the system's signed identity", "v1.system."),
-    ("an anonymous signed identity", "v1.nobody."),
+    ("an anonymous signed identity", "v1.anonymous."),
 ];
 
 /// The secrets of a test, each with a description.

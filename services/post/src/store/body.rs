@@ -191,9 +191,9 @@ mod tests {
     #[test]
     fn malformed_contents_are_rejected() {
         assert!(PostBody::read(b"\xff\xff").is_err());
-        assert!(PostBody::read(b"").is_err(), "nobody wrote it");
+        assert!(PostBody::read(b"").is_err(), "not written by a service");
         assert!(PostBody::read(b"\x08\x05\x2a\x03abc").is_err(), "half a unit");
         assert!(PostBody::read(b"\x08\x05\x2a\x02\x00\xd8").is_err(), "half a character");
-        assert!(CommentBody::read(b"").is_err(), "nobody wrote it");
+        assert!(CommentBody::read(b"").is_err(), "not written by a service");
     }
 }

@@ -1,4 +1,4 @@
-//! Caller identity: a user, the system, or nobody. Each server sends it to the next in a signed
+//! Caller identity: a user, the system, or anonymous. Each server sends it to the next in a signed
 //! header. Services therefore trust no unsigned claim. Without keys (`--identity-key-file`),
 //! identities are neither sent nor checked.
 

@@ -88,7 +88,7 @@ impl PeriodicJob {
 /// `.await`.
 ///
 /// The work must not use resources of another runtime, such as a worker's connections. It has no
-/// call context, and acts as `Identity::Nobody`.
+/// call context, and acts as `Identity::Anonymous`.
 pub fn run_on_dedicated_thread(
     name: &'static str,
     work: impl Future<Output = ()> + Send + 'static,

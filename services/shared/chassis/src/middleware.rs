@@ -83,7 +83,7 @@ impl Calls {
             Some(Context { server_state, trace, permit, identity, .. }) => {
                 (server_state, Some(trace), permit, identity.get())
             }
-            None => (self.server_state.clone(), None, None, Identity::Nobody),
+            None => (self.server_state.clone(), None, None, Identity::Anonymous),
         };
         let mut call = start(method, server_state, incoming);
         call.deadline = deadline;
@@ -151,7 +151,7 @@ fn start(
         method,
         deadline: None,
         trace,
-        identity: Identity::Nobody,
+        identity: Identity::Anonymous,
         span,
         server_state,
         caller: None,

@@ -69,7 +69,7 @@ where
 #[tokio::test]
 async fn signed_identity_is_accepted() {
     let server = Server::start(identity_stub().service(), with_keys());
-    for identity in [Identity::Nobody, Identity::User(user(7)), Identity::System] {
+    for identity in [Identity::Anonymous, Identity::User(user(7)), Identity::System] {
         assert_eq!(call_as(&server, KEY, identity).await.unwrap(), format!("{identity:?}"));
     }
 }
@@ -100,7 +100,7 @@ async fn unsigned_identity_is_rejected() {
 #[tokio::test]
 async fn identity_is_propagated_to_remote_peers() {
     let (outer, _inner) = relay(|peer| async { get(peer, "").await });
-    for identity in [Identity::Nobody, Identity::User(user(7)), Identity::System] {
+    for identity in [Identity::Anonymous, Identity::User(user(7)), Identity::System] {
         assert_eq!(call_as(&outer, KEY, identity).await.unwrap(), format!("{identity:?}"));
     }
 }
@@ -116,8 +116,8 @@ async fn act_for_changes_the_identity_of_later_calls() {
         let by_hand = tokio::spawn(get(peer.clone(), "")).await.unwrap()?;
         Ok([first, second, third, by_hand, get(peer, "").await?].join(" "))
     });
-    let seen = call_as(&outer, KEY, Identity::Nobody).await.unwrap();
-    assert_eq!(seen, "Nobody User(UserId(7)) System Nobody User(UserId(7))");
+    let seen = call_as(&outer, KEY, Identity::Anonymous).await.unwrap();
+    assert_eq!(seen, "Anonymous User(UserId(7)) System Anonymous User(UserId(7))");
 }
 
 #[tokio::test]
@@ -144,7 +144,7 @@ async fn stream_keeps_the_identity_set_by_its_handler() {
         stream::repeat_with(move || Ok(answer())).take(2).boxed()
     });
     let server = Server::start(stub.service(), with_keys());
-    let signer = Signer::new(Some(keys(KEY)), Identity::Nobody);
+    let signer = Signer::new(Some(keys(KEY)), Identity::Anonymous);
     let mut client = UserServiceClient::with_interceptor(server.channel(), signer);
     let mut answers = client.verify(VerifyRequest::default()).await.unwrap().into_inner();
     for _ in 0..2 {
@@ -180,5 +180,5 @@ async fn without_keys_identities_are_neither_sent_nor_checked() {
         async move { get(peer, "").await }
     });
     let outer = Server::start(outer.service(), config());
-    assert_eq!(call_as(&outer, OTHER, Identity::System).await.unwrap(), "Nobody false");
+    assert_eq!(call_as(&outer, OTHER, Identity::System).await.unwrap(), "Anonymous false");
 }

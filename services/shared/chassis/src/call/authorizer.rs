@@ -18,7 +18,7 @@ impl microblog_proto::Authorizer for CallAuthorizer {
             Some((false, _)) => Ok(()),
             Some((true, identity)) => authorize(identity, principal),
             // A call outside any server has no identity.
-            None => authorize(Identity::Nobody, principal),
+            None => authorize(Identity::Anonymous, principal),
         }
     }
 }
@@ -61,13 +61,13 @@ mod tests {
         let allowed =
             |identity| all.map(|principal| u8::from(authorize(identity, principal).is_ok()));
         assert_eq!(allowed(user), [1, 0, 0, 1, 0, 1, 1, 0]);
-        assert_eq!(allowed(Identity::Nobody), [0, 0, 0, 0, 0, 1, 1, 0]);
+        assert_eq!(allowed(Identity::Anonymous), [0, 0, 0, 0, 0, 1, 1, 0]);
         assert_eq!(allowed(Identity::System), [1; 8]);
     }
 
     #[test]
     fn rejection_has_the_reason_identity_mismatch() {
-        let status = authorize(Identity::Nobody, Principal::Actor(7)).unwrap_err();
+        let status = authorize(Identity::Anonymous, Principal::Actor(7)).unwrap_err();
         assert_eq!(status.code(), Code::PermissionDenied);
         assert_eq!(status::reason_of(&status), Some(ErrorReason::IdentityMismatch));
     }

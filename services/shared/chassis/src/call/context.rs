@@ -1,5 +1,5 @@
 //! Call context: deadline, trace, identity and server state of the call that the current task works
-//! for. A spawned task has no context, and acts as [`Identity::Nobody`].
+//! for. A spawned task has no context, and acts as [`Identity::Anonymous`].
 
 use std::{cell::Cell, future::Future, sync::Arc, time::Duration};
 
@@ -112,9 +112,9 @@ pub fn trace() -> Option<Trace> {
     with(|context| context.trace.clone())
 }
 
-/// Returns the identity that the current call acts for: [`Identity::Nobody`] outside a call.
+/// Returns the identity that the current call acts for: [`Identity::Anonymous`] outside a call.
 pub fn identity() -> Identity {
-    with(|context| context.identity.get()).unwrap_or(Identity::Nobody)
+    with(|context| context.identity.get()).unwrap_or(Identity::Anonymous)
 }
 
 /// Sets the identity of the current call to a user. Its later calls to peers carry that identity.

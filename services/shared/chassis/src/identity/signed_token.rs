@@ -4,7 +4,7 @@
 //! v1.<subject>.<expiry>.<signature>
 //! ```
 //!
-//! The subject is `nobody`, `system` or `user:<id>`. The expiry is Unix time in seconds. The
+//! The subject is `anonymous`, `system` or `user:<id>`. The expiry is Unix time in seconds. The
 //! signature is HMAC-SHA256 of everything before its dot, in URL-safe base64 without padding.
 
 use std::io::Write as _;
@@ -29,7 +29,7 @@ const BYTES_MAX: usize = PAYLOAD_BYTES_MAX + 1 + SIGNATURE_BYTES;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Identity {
     /// An unauthenticated caller, forwarded by a trusted server.
-    Nobody,
+    Anonymous,
     /// A user with a valid session.
     User(UserId),
     /// The system itself, authorized for every method.
@@ -66,7 +66,7 @@ pub(super) fn sign(keys: &Keys, identity: Identity, now: u64) -> SignedToken {
     let mut rest = &mut bytes[..PAYLOAD_BYTES_MAX];
     // The buffer has room for every identity.
     let _ = match identity {
-        Identity::Nobody => write!(rest, "{VERSION}.nobody.{expiry}"),
+        Identity::Anonymous => write!(rest, "{VERSION}.anonymous.{expiry}"),
         Identity::System => write!(rest, "{VERSION}.system.{expiry}"),
         Identity::User(id) => write!(rest, "{VERSION}.user:{id}.{expiry}"),
     };
@@ -106,7 +106,7 @@ fn split(text: &[u8]) -> Option<(&str, [u8; TAG_BYTES])> {
 fn parse(text: &str) -> Option<(Identity, u64)> {
     let (subject, expiry) = text.strip_prefix(VERSION)?.strip_prefix('.')?.split_once('.')?;
     let identity = match subject.split_once(':') {
-        None if subject == "nobody" => Identity::Nobody,
+        None if subject == "anonymous" => Identity::Anonymous,
         None if subject == "system" => Identity::System,
         Some(("user", id)) => Identity::User(UserId::new(id.parse().ok()?)?),
         None | Some(_) => return None,
@@ -128,7 +128,7 @@ mod tests {
 
     fn identities() -> impl Strategy<Value = Identity> {
         prop_oneof![
-            Just(Identity::Nobody),
+            Just(Identity::Anonymous),
             Just(Identity::System),
             (1..1_u64 << 53).prop_filter_map("an id", UserId::new).prop_map(Identity::User),
         ]
@@ -143,8 +143,8 @@ mod tests {
     fn token_format_is_stable() {
         let text = sign(&keys(1), Identity::User(UserId::new(7).unwrap()), NOW);
         assert_eq!(text.as_bytes(), signed("v1.user:7.1800000060"));
-        let text = sign(&keys(1), Identity::Nobody, NOW);
-        assert_eq!(text.as_bytes(), signed("v1.nobody.1800000060"));
+        let text = sign(&keys(1), Identity::Anonymous, NOW);
+        assert_eq!(text.as_bytes(), signed("v1.anonymous.1800000060"));
         let text = sign(&keys(1), Identity::System, NOW);
         assert_eq!(text.as_bytes(), signed("v1.system.1800000060"));
     }

@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 
 /// The Lua code that precedes every library.
 const PRELUDE: &str = concat!(
-    include_str!("prelude/registration.lua"),
+    include_str!("prelude/common.lua"),
     "\n",
     include_str!("prelude/id_generator.lua"),
     "\n",
@@ -61,6 +61,19 @@ mod tests {
     use super::*;
 
     const LIBRARY: Library = Library { name: "test", source: "-- nothing\n" };
+
+    // The tests of permissions read the folder.
+    #[test]
+    fn prelude_consists_of_all_files_of_its_folder() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/prelude");
+        let files: Vec<String> = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap())
+            .collect();
+        assert!(files.iter().all(|file| PRELUDE.contains(file)));
+        let separators = files.len() - 1;
+        assert_eq!(files.iter().map(String::len).sum::<usize>() + separators, PRELUDE.len());
+    }
 
     #[test]
     fn library_name_contains_its_digest() {

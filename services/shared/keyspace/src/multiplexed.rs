@@ -192,6 +192,13 @@ impl Shared {
         lock(&self.state)
     }
 
+    /// Closes the connection and drops the requests in flight, which ends them with an error.
+    fn close(&self, reason: io::ErrorKind) {
+        let mut state = self.state();
+        state.closed.get_or_insert(reason);
+        state.in_flight.clear();
+    }
+
     /// Returns the reason why the connection is closed.
     fn reason(&self) -> RedisError {
         let reason = self.state().closed.unwrap_or(io::ErrorKind::BrokenPipe);
@@ -310,14 +317,24 @@ fn is_not_served(reply: &Value) -> bool {
     matches!(reply, Value::ServerError(error) if CODES.contains(&error.code()))
 }
 
-/// Driver task: reads and writes until the connection fails, then drops the requests in flight,
-/// which ends them with an error.
+/// Closes the connection when dropped: at the end of the driver task, also by a panic.
+struct CloseOnDrop(Arc<Shared>);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        self.0.close(io::ErrorKind::BrokenPipe);
+    }
+}
+
+/// Driver task: reads and writes until the connection fails, then closes it.
 async fn drive(
     stream: Stream,
     shared: Arc<Shared>,
     silence_max: Duration,
     on_push: Option<PushHandler>,
 ) {
+    let guard = CloseOnDrop(shared);
+    let shared = &guard.0;
     let (reader, writer) = stream.split();
     let error = tokio::select! {
         ended = shared.read(reader, on_push) => ended.err(),
@@ -326,10 +343,9 @@ async fn drive(
     };
     let is_timeout = error.as_ref().is_some_and(|error| error.kind() == io::ErrorKind::TimedOut);
     tracing::debug!(error = error.map(tracing::field::display), "redis connection closed");
-    let mut state = shared.state();
-    let reason = if is_timeout { io::ErrorKind::TimedOut } else { io::ErrorKind::BrokenPipe };
-    state.closed = Some(reason);
-    state.in_flight.clear();
+    if is_timeout {
+        shared.close(io::ErrorKind::TimedOut);
+    }
 }
 
 /// Checks a reply of the handshake. An error reply becomes a failure to connect, which callers must
@@ -357,17 +373,43 @@ fn role(reply: &Value) -> Option<&[u8]> {
 
 #[cfg(test)]
 mod tests {
-    use tokio::net::TcpListener;
+    use tokio::{
+        net::{TcpListener, TcpStream},
+        time::timeout,
+    };
 
     use super::*;
 
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// Returns both ends of a TCP connection.
+    async fn connect() -> (Stream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let stream = Stream::connect("127.0.0.1", port, None).await.unwrap();
+        (stream, listener.accept().await.unwrap().0)
+    }
+
     #[tokio::test]
     async fn silent_server_fails_the_handshake() {
-        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let port = silent.local_addr().unwrap().port();
-        let stream = Stream::connect("127.0.0.1", port, None).await.unwrap();
+        let (stream, _silent) = connect().await;
         let (settings, silence_max) = (RedisConnectionInfo::default(), Duration::from_millis(50));
         let opened = Multiplexed::open(stream, &settings, silence_max).await;
         assert!(opened.err().unwrap().is_timeout());
+    }
+
+    #[tokio::test]
+    async fn panic_of_the_push_handler_closes_the_connection() {
+        let (stream, mut server) = connect().await;
+        server.write_all(b"+OK\r\n+OK\r\n").await.unwrap();
+        let on_push = Box::new(|_| panic!("as a defect would"));
+        let settings = RedisConnectionInfo::default();
+        let opened = Multiplexed::open_tracking(stream, &settings, LONG, on_push).await;
+        let connection = opened.ok().unwrap();
+        server.write_all(b">1\r\n+invalidate\r\n").await.unwrap();
+        let ping = redis::cmd("PING");
+        let reply = timeout(LONG / 10, connection.send([&ping].into_iter())).await;
+        assert!(reply.unwrap().is_err());
+        assert!(connection.is_closed());
     }
 }

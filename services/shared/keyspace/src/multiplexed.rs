@@ -31,6 +31,9 @@ use crate::{
 const READ_BUFFER_BYTES: usize = 32 * 1024;
 // The output buffer is reused after a write, and shrunk to this size.
 const WRITE_BUFFER_BYTES_KEPT: usize = 64 * 1024;
+// Unsent bytes beyond which commands are rejected. 40,000 calls of 100 bytes: so many are only
+// unsent if Redis reads nothing.
+const OUTPUT_BYTES_MAX: usize = 4 << 20;
 
 /// Receives push messages (RESP 3), in their order among the replies.
 pub(crate) type PushHandler = Box<dyn FnMut(Vec<Value>) + Send>;
@@ -152,7 +155,8 @@ impl Multiplexed {
     /// Sends at least one command and returns the replies, which may be error replies.
     ///
     /// After an error, the connection is closed, and each command may have run or not. After a
-    /// timeout (`RedisError::is_timeout`), each may still run.
+    /// timeout (`RedisError::is_timeout`), each may still run. Fails without sending them while the
+    /// server reads fewer bytes than other callers send.
     pub(crate) async fn send<'a>(
         &self,
         commands: impl ExactSizeIterator<Item = &'a Cmd>,
@@ -163,6 +167,9 @@ impl Multiplexed {
             if state.closed.is_some() {
                 // Not the reason: these commands were not sent.
                 return Err(io::Error::from(io::ErrorKind::BrokenPipe).into());
+            }
+            if state.output.len() > OUTPUT_BYTES_MAX {
+                return Err(io::Error::other("too many unsent commands").into());
             }
             let missing = commands.len();
             commands.for_each(|command| command.write_packed_command(&mut state.output));
@@ -373,6 +380,7 @@ fn role(reply: &Value) -> Option<&[u8]> {
 
 #[cfg(test)]
 mod tests {
+    use futures::{StreamExt as _, stream::FuturesUnordered};
     use tokio::{
         net::{TcpListener, TcpStream},
         time::timeout,
@@ -411,5 +419,23 @@ mod tests {
         let reply = timeout(LONG / 10, connection.send([&ping].into_iter())).await;
         assert!(reply.unwrap().is_err());
         assert!(connection.is_closed());
+    }
+
+    #[tokio::test]
+    async fn queue_of_a_silent_server_is_bounded() {
+        const MIB: usize = 1 << 20;
+        let (stream, mut server) = connect().await;
+        server.write_all(b"+PONG\r\n").await.unwrap();
+        let settings = RedisConnectionInfo::default();
+        let connection = Multiplexed::open(stream, &settings, LONG).await.unwrap();
+        let command = redis::cmd("ECHO").arg(vec![0; MIB]).take();
+        let mut sends: FuturesUnordered<_> =
+            (0..64).map(|_| connection.send([&command].into_iter())).collect();
+        let rejected = timeout(LONG / 10, sends.next()).await.unwrap().unwrap();
+        let error = rejected.err().unwrap();
+        // Not sent again on another connection, which would be as silent.
+        assert!(!error.is_connection_dropped() && !error.is_timeout(), "{error:?}");
+        assert!(connection.shared.state().output.len() < 8 * MIB);
+        assert!(!connection.is_closed());
     }
 }

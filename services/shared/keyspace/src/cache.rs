@@ -37,7 +37,7 @@ use std::{
 
 use futures::future::try_join_all;
 use redis::{Cmd, RedisResult, Value};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 pub use self::kind::{Id, Kind};
 use self::{
@@ -48,7 +48,7 @@ use crate::{
     Batch, Error, Keyspace,
     cache_metrics::CacheMetrics,
     connection_metrics::{ConnectionGuard, ConnectionMetrics},
-    error::TimedOut,
+    error::within,
     lock::lock,
     multiplexed::{Multiplexed, Replies},
     reply::check,
@@ -292,9 +292,8 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
         replies: impl Future<Output = RedisResult<Replies>>,
     ) -> Result<Replies, Error> {
         // The other half is for the shared pool, if this connection does not reply.
-        let reply_timeout = self.pool.timeout() / 2;
-        let replies = timeout(reply_timeout, replies).await;
-        Ok(replies.map_err(|_elapsed| Error::unavailable(TimedOut(reply_timeout)))??)
+        let deadline = Instant::now() + self.pool.timeout() / 2;
+        within(deadline, async { Ok(replies.await?) }).await
     }
 
     /// Returns the tracked connection. If there is none, starts to connect in the background.

@@ -25,7 +25,7 @@ use redis::{
 };
 use tokio::{
     sync::{Mutex as AsyncMutex, Notify},
-    time::{Instant, sleep, timeout, timeout_at},
+    time::{Instant, sleep},
 };
 use tokio_util::task::AbortOnDropHandle;
 
@@ -33,7 +33,7 @@ use crate::{
     Error,
     address::Node,
     connection_metrics::{ConnectionGuard, ConnectionMetrics},
-    error::TimedOut,
+    error::within,
     lock::lock,
     reply::check,
     route::to_partition,
@@ -123,9 +123,8 @@ impl Cluster {
     /// none.
     pub(crate) async fn primaries(&self) -> Result<Vec<ServerPool>, Error> {
         self.start_refresher();
-        let limit = self.shared.options.timeout;
-        let refresh = timeout(limit, Box::pin(self.shared.refresh())).await;
-        let slot_map = refresh.map_err(|_| Error::unavailable(TimedOut(limit)))??;
+        let deadline = Instant::now() + self.shared.options.timeout;
+        let slot_map = within(deadline, Box::pin(self.shared.refresh())).await?;
         if !slots::are_complete(&slot_map.ranges) {
             return Err(Error::unavailable("the cluster has slots without a primary"));
         }
@@ -185,9 +184,7 @@ impl Cluster {
         }
         if !rest.is_empty() {
             let sent = Box::pin(self.shared.send_by_library(commands, rest));
-            let replies = timeout_at(deadline, sent).await;
-            let timed_out = |_| Error::unavailable(TimedOut(self.shared.options.timeout));
-            for (index, reply) in replies.map_err(timed_out)?? {
+            for (index, reply) in within(deadline, sent).await? {
                 all[index] = reply;
             }
         }
@@ -217,8 +214,7 @@ impl Cluster {
             return Ok(slot_map);
         }
         self.start_refresher();
-        let read = timeout_at(deadline, Box::pin(self.shared.read_once())).await;
-        read.unwrap_or_else(|_| Err(Error::unavailable(TimedOut(self.shared.options.timeout))))
+        within(deadline, Box::pin(self.shared.read_once())).await
     }
 
     fn start_refresher(&self) {
@@ -300,14 +296,13 @@ impl Shared {
     }
 
     async fn ask_library(&self) -> Result<Vec<SlotRange>, Error> {
-        let limit = self.options.timeout;
         let ask = async {
             let route = RoutingInfo::SingleNode(SingleNodeRoutingInfo::RandomPrimary);
             let mut library = self.library().await?.connection;
             self.judge(library.route_command(slots::command(), route).await).await
         };
-        let reply = timeout(limit, ask).await;
-        slots::parse(check(reply.map_err(|_| Error::unavailable(TimedOut(limit)))??)?)
+        let reply = within(Instant::now() + self.options.timeout, ask).await?;
+        slots::parse(check(reply)?)
     }
 
     /// Returns the slot map, with the pools of known primaries.

@@ -10,13 +10,13 @@ use std::{
 
 use deadpool_redis::{Connection, Manager, Pool, Status};
 use redis::{Cmd, ConnectionInfo, FromRedisValue, RedisResult, aio::ConnectionLike as _};
-use tokio::time::timeout;
+use tokio::time::Instant;
 
 use crate::{
     Error,
     connection_metrics::{ConnectionGuard, ConnectionMetrics},
     endpoint::Endpoint,
-    error::TimedOut,
+    error::within,
     lock::lock,
     reply::decode,
     shared_pool::SharedPool,
@@ -63,7 +63,7 @@ impl DedicatedPools {
             let _guard = self.metrics.count();
             Ok(DedicatedConnection { connection: Some(connection), shared: shared.clone(), _guard })
         };
-        timeout(self.timeout, get).await.map_err(|_| Error::unavailable(TimedOut(self.timeout)))?
+        within(Instant::now() + self.timeout, get).await
     }
 
     fn pool(
@@ -128,8 +128,7 @@ impl DedicatedConnection {
             let reply: RedisResult<_> = connection.req_packed_command(command).await;
             decode(reply?)
         };
-        let reply = timeout(longest, reply).await;
-        let reply = reply.unwrap_or_else(|_| Err(Error::unavailable(TimedOut(longest))));
+        let reply = within(Instant::now() + longest, reply).await;
         in_flight.is_complete = !reply.as_ref().is_err_and(Error::is_unavailable);
         reply
     }

@@ -2,6 +2,7 @@
 //! matched nor part of an error message.
 
 use redis::{ErrorKind, RedisError, ServerError};
+use tokio::time::{Instant, timeout_at};
 
 use crate::address::AddressError;
 
@@ -43,8 +44,16 @@ pub enum Error {
 
 /// Timeout of a reply or a connection.
 #[derive(Debug, thiserror::Error)]
-#[error("no reply within {0:?}")]
-pub(crate) struct TimedOut(pub(crate) std::time::Duration);
+#[error("no reply within the timeout")]
+pub(crate) struct TimedOut;
+
+/// Awaits a result until the deadline. After that, it is [`Error::Unavailable`].
+pub(crate) async fn within<T>(
+    deadline: Instant,
+    result: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    timeout_at(deadline, result).await.unwrap_or_else(|_elapsed| Err(Error::unavailable(TimedOut)))
+}
 
 const UNEXPECTED_TYPE: &str = "the reply has an unexpected type";
 

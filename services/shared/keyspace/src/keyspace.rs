@@ -7,14 +7,14 @@ use std::sync::{
 
 use futures::future::BoxFuture;
 use redis::{Cmd, FromRedisValue, RedisError, ServerErrorKind, Value};
-use tokio::sync::Mutex;
+use tokio::{sync::Mutex, time::Instant};
 
 use crate::{
     Batch, Call, Config, DedicatedConnection, Error, Library, Page, Range,
     connection_metrics::ConnectionMetrics,
     dedicated_pool::DedicatedPools,
     endpoint::Endpoint,
-    error::TimedOut,
+    error::within,
     library::VersionedLibrary,
     page,
     reply::{check, decode, is_generic_error},
@@ -193,9 +193,7 @@ impl Inner {
             self.load_count.fetch_add(1, Ordering::Release);
             Ok(())
         };
-        let timeout = self.shared.timeout();
-        let loaded = tokio::time::timeout(timeout, load).await;
-        loaded.unwrap_or_else(|_| Err(Error::unavailable(TimedOut(timeout))))
+        within(Instant::now() + self.shared.timeout(), load).await
     }
 
     // Checks that the server is a primary. A replica replies and has the library, but rejects every

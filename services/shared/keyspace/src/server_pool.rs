@@ -20,7 +20,7 @@ use crate::{
     address::Node,
     connection_metrics::{ConnectionGuard, ConnectionMetrics},
     endpoint::Endpoint,
-    error::TimedOut,
+    error::{TimedOut, within},
     lock::lock,
     multiplexed::Multiplexed,
 };
@@ -41,7 +41,6 @@ pub(crate) struct ServerPoolOptions {
 #[derive(Clone)]
 pub(crate) struct ServerPool {
     pool: Pool<Connector>,
-    timeout: Duration,
     // One more than the pool has connections: after a restart of Redis, each one is closed.
     attempts: usize,
     resets: Arc<AtomicU64>,
@@ -51,7 +50,7 @@ impl ServerPoolOptions {
     /// Returns a pool of connections to a cluster node; without a node, to the single server or to
     /// the primary that the Sentinels report. Does not connect.
     pub(crate) fn pool(&self, node: Option<Node>) -> Result<ServerPool, Error> {
-        let &Self { size, timeout, .. } = self;
+        let size = self.size;
         let connector = Connector {
             endpoint: self.endpoint.clone(),
             node,
@@ -62,7 +61,7 @@ impl ServerPoolOptions {
         // FIFO, the default: round robin over the connections.
         let pool = Pool::builder(connector).max_size(size).build();
         let pool = pool.map_err(|error| Error::Config(error.into()))?;
-        Ok(ServerPool { pool, timeout, attempts: size + 1, resets: Arc::default() })
+        Ok(ServerPool { pool, attempts: size + 1, resets: Arc::default() })
     }
 }
 
@@ -110,18 +109,14 @@ impl ServerPool {
                 Ok(Ok(replies)) => return Ok(replies.values),
                 Ok(Err(error)) if error.is_connection_dropped() => {}
                 Ok(Err(error)) if !error.is_timeout() => return Err(error.into()),
-                Ok(Err(_)) | Err(_) => return Err(Error::unavailable(TimedOut(self.timeout))),
+                Ok(Err(_)) | Err(_) => return Err(Error::unavailable(TimedOut)),
             }
         }
         Err(Error::unavailable(std::io::Error::from(std::io::ErrorKind::ConnectionReset)))
     }
 
     async fn checkout(&self, deadline: Instant) -> Result<Multiplexed, Error> {
-        match timeout_at(deadline, self.pool.get()).await {
-            Ok(Ok(pooled)) => Ok(pooled.connection.clone()),
-            Ok(Err(error)) => Err(error.into()),
-            Err(_) => Err(Error::unavailable(TimedOut(self.timeout))),
-        }
+        within(deadline, async { Ok(self.pool.get().await?.connection.clone()) }).await
     }
 
     /// Discards all connections, and connects again after the backoff.

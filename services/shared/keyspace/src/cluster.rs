@@ -5,8 +5,9 @@
 //! out in one write. If a primary redirects a command (MOVED, ASK) or rejects it while its slot
 //! migrates (TRYAGAIN), the library sends it again.
 //!
-//! The slot map is read again in the background after MOVED, and after a primary did not reply. The
-//! pools of the other primaries stay as they are, so that a failed primary delays no calls to them.
+//! The slot map is read again in the background after MOVED, after an error that means that a primary
+//! may be down or replaced, and after a primary did not reply. The pools of the other primaries stay
+//! as they are, so that a failed primary delays no calls to them.
 
 use std::{
     iter::once,
@@ -195,7 +196,7 @@ impl Cluster {
     /// waits before it repeats TRYAGAIN.
     fn is_redirected(&self, reply: &Value) -> bool {
         let Value::ServerError(error) = reply else { return false };
-        if error.code() == "MOVED" {
+        if matches!(error.code(), "MOVED" | "CLUSTERDOWN" | "LOADING" | "MASTERDOWN") {
             self.mark_stale();
         }
         matches!(error.code(), "MOVED" | "ASK" | "TRYAGAIN")

@@ -10,7 +10,11 @@ use std::time::Duration;
 use microblog_domain::Partition;
 use microblog_keyspace::{Batch, Call, Config, Keyspace, decode, redis};
 use microblog_testkit::{PATIENCE, RedisCluster, RedisServer, Sentinels, eventually};
-use support::{LIBRARY, USER, get, key, migration::Migration, open, open_ready, put, send, timed};
+use support::{
+    LIBRARY, USER, get, key,
+    migration::{Migration, cluster_command},
+    open, open_ready, put, send, timed,
+};
 
 // The default timeout of a call's three steps, and a margin for a busy machine. A call that hangs
 // exceeds any limit.
@@ -510,4 +514,22 @@ async fn batch_is_one_write_to_each_primary() {
         fewest = fewest.min(reads().await - before - own_reads);
     }
     assert!(fewest <= 3, "{fewest} reads for a batch of 100 commands to 50 partitions");
+}
+
+#[tokio::test]
+async fn slot_map_is_read_again_after_clusterdown() {
+    let cluster = RedisCluster::start(3, 0).await;
+    let keyspace = open_ready(cluster.url(USER)).await;
+    let key = key(1, "a");
+    put(&keyspace, &key, "x").await.unwrap();
+    let primary = &cluster.nodes()[cluster.primary_of(&key, 0).await];
+    let slot = redis::cmd("CLUSTER").arg("KEYSLOT").arg(&key).take();
+    let slot: u16 = slot.query_async(&mut primary.admin().await).await.unwrap();
+    primary.reset_commandstats().await;
+    cluster_command(primary, &["DELSLOTS", &slot.to_string()]).await;
+    assert!(is_unavailable(&get(&keyspace, &key).await));
+    eventually("the slot map is read", RECOVERY, async || {
+        primary.commandstats().await.contains_key("cluster|slots")
+    })
+    .await;
 }

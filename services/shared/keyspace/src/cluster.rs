@@ -25,8 +25,8 @@ use redis::{
     cluster_routing::{RoutingInfo, SingleNodeRoutingInfo},
 };
 use tokio::{
-    sync::{Mutex as AsyncMutex, Notify},
-    time::{Instant, sleep},
+    sync::{Mutex as AsyncMutex, Notify, OnceCell},
+    time::{Instant, sleep, timeout_at},
 };
 use tokio_util::task::AbortOnDropHandle;
 
@@ -34,7 +34,7 @@ use crate::{
     Error,
     address::Node,
     connection_metrics::{ConnectionGuard, ConnectionMetrics},
-    error::within,
+    error::{TimedOut, within},
     lock::lock,
     reply::check,
     route::to_partition,
@@ -62,7 +62,7 @@ struct Shared {
     stale: Notify,
     /// Held while the slot map is read.
     refreshing: AsyncMutex<()>,
-    library: AsyncMutex<Option<Library>>,
+    library: Mutex<Arc<Library>>,
     library_metrics: ConnectionMetrics,
     redirections: BoundCounter<u64>,
 }
@@ -89,13 +89,13 @@ impl SlotMap {
 }
 
 /// The cluster client of the library.
-#[derive(Clone)]
+#[derive(Default)]
 struct Library {
-    connection: ClusterConnection,
+    /// Made by the first request.
+    client: OnceCell<(ClusterConnection, ConnectionGuard)>,
     /// The generation of its TLS certificates. The library reconnects with those that it was made
     /// with.
     certificates: u64,
-    _guard: Arc<ConnectionGuard>,
 }
 
 impl Cluster {
@@ -113,7 +113,7 @@ impl Cluster {
             slot_map: Mutex::default(),
             stale: Notify::new(),
             refreshing: AsyncMutex::default(),
-            library: AsyncMutex::default(),
+            library: Mutex::default(),
             library_metrics: ConnectionMetrics::new(keyspace, "library"),
             redirections: redirections.bind(&[KeyValue::new("microblog.keyspace", keyspace)]),
         };
@@ -184,8 +184,7 @@ impl Cluster {
             }
         }
         if !rest.is_empty() {
-            let sent = Box::pin(self.shared.send_by_library(commands, rest));
-            for (index, reply) in within(deadline, sent).await? {
+            for (index, reply) in self.shared.send_by_library(commands, rest, deadline).await? {
                 all[index] = reply;
             }
         }
@@ -279,12 +278,12 @@ impl Shared {
             return Ok(known);
         }
         let slot_map = Arc::new(self.slot_map(&known, ranges)?);
+        *lock(&self.slot_map) = Some(slot_map.clone());
         if !known.nodes().eq(slot_map.nodes()) {
             // After a failover, the library reaches the new primary as the replica that it was, does
             // not notice the failover, and returns to the old primary once that is up again.
-            *self.library.lock().await = None;
+            *lock(&self.library) = Arc::default();
         }
-        *lock(&self.slot_map) = Some(slot_map.clone());
         Ok(slot_map)
     }
 
@@ -297,13 +296,12 @@ impl Shared {
     }
 
     async fn ask_library(&self) -> Result<Vec<SlotRange>, Error> {
-        let ask = async {
+        let deadline = Instant::now() + self.options.timeout;
+        let ask = async |mut client: ClusterConnection| {
             let route = RoutingInfo::SingleNode(SingleNodeRoutingInfo::RandomPrimary);
-            let mut library = self.library().await?.connection;
-            self.judge(library.route_command(slots::command(), route).await).await
+            client.route_command(slots::command(), route).await
         };
-        let reply = within(Instant::now() + self.options.timeout, ask).await?;
-        slots::parse(check(reply)?)
+        slots::parse(check(self.with_library(deadline, ask).await?)?)
     }
 
     /// Returns the slot map, with the pools of known primaries.
@@ -330,51 +328,67 @@ impl Shared {
         &self,
         commands: &[Routed<'_>],
         mut indices: Vec<usize>,
+        deadline: Instant,
     ) -> Result<Vec<(usize, Value)>, Error> {
         self.redirections.add(indices.len() as u64);
-        let library = self.library().await?;
         indices.sort_by_key(|&index| (commands[index].0, index));
         let is_same_partition = |a: &usize, b: &usize| commands[*a].0 == commands[*b].0;
-        let sent = indices.chunk_by(is_same_partition).map(async |indices| {
-            let mut connection = library.connection.clone();
-            let mut replies = Vec::with_capacity(indices.len());
-            for &index in indices {
-                let (partition, command) = &commands[index];
-                let reply = match partition {
-                    Some(partition) => {
-                        let route = RoutingInfo::SingleNode(to_partition(*partition));
-                        connection.route_command(command.clone().into_owned(), route).await
-                    }
-                    None => connection.req_packed_command(command).await,
-                };
-                replies.push((index, self.judge(reply).await?));
-            }
-            Ok::<_, Error>(replies)
-        });
-        Ok(try_join_all(sent).await?.into_iter().flatten().collect())
+        let send = async |client: ClusterConnection| {
+            let sent = indices.chunk_by(is_same_partition).map(async |indices| {
+                let mut client = client.clone();
+                let mut replies = Vec::with_capacity(indices.len());
+                for &index in indices {
+                    let (partition, command) = &commands[index];
+                    let reply = match partition {
+                        Some(partition) => {
+                            let route = RoutingInfo::SingleNode(to_partition(*partition));
+                            client.route_command(command.clone().into_owned(), route).await
+                        }
+                        None => client.req_packed_command(command).await,
+                    };
+                    replies.push((index, reply?));
+                }
+                RedisResult::Ok(replies)
+            });
+            Ok(try_join_all(sent).await?.into_iter().flatten().collect())
+        };
+        self.with_library(deadline, send).await
     }
 
-    /// Returns the cluster client of the library, and connects if there is none.
-    async fn library(&self) -> Result<Library, Error> {
-        let endpoint = &self.options.endpoint;
-        let certificates = endpoint.certificate_generation();
-        let mut library = self.library.lock().await;
-        if let Some(library) = &*library
-            && library.certificates == certificates
-        {
-            return Ok(library.clone());
+    /// Sends a request by the library. Drops the client if its connections fail or do not reply.
+    async fn with_library<T>(
+        &self,
+        deadline: Instant,
+        send: impl AsyncFnOnce(ClusterConnection) -> RedisResult<T>,
+    ) -> Result<T, Error> {
+        let library = self.library();
+        let connect = || self.library_metrics.measure(self.options.endpoint.cluster_client());
+        let sent = async {
+            let (client, _) = library.client.get_or_try_init(connect).await?;
+            send(client.clone()).await
+        };
+        // Boxed: this large and rare future would be part of every command's future.
+        let reply = timeout_at(deadline, Box::pin(sent)).await;
+        let is_answered = match &reply {
+            Ok(Ok(_)) => true,
+            Ok(Err(error)) => error.code().is_some(),
+            Err(_elapsed) => false,
+        };
+        let mut current = lock(&self.library);
+        // Another request may have replaced it.
+        if !is_answered && Arc::ptr_eq(&current, &library) {
+            *current = Arc::default();
         }
-        let (connection, guard) = self.library_metrics.measure(endpoint.cluster_client()).await?;
-        let connected = Library { connection, certificates, _guard: Arc::new(guard) };
-        *library = Some(connected.clone());
-        Ok(connected)
+        Ok(reply.map_err(|_elapsed| Error::unavailable(TimedOut))??)
     }
 
-    /// Drops the library's client if its connections failed.
-    async fn judge(&self, reply: RedisResult<Value>) -> Result<Value, Error> {
-        if reply.as_ref().is_err_and(|error| error.code().is_none()) {
-            *self.library.lock().await = None;
+    /// Returns the library's client with the current certificates. Does not connect.
+    fn library(&self) -> Arc<Library> {
+        let certificates = self.options.endpoint.certificate_generation();
+        let mut library = lock(&self.library);
+        if library.certificates != certificates {
+            *library = Arc::new(Library { certificates, ..Library::default() });
         }
-        Ok(reply?)
+        library.clone()
     }
 }

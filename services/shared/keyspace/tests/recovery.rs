@@ -5,7 +5,13 @@
 
 mod support;
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use microblog_domain::Partition;
 use microblog_keyspace::{Batch, Call, Config, Keyspace, decode, redis};
@@ -14,6 +20,10 @@ use support::{
     LIBRARY, USER, get, key,
     migration::{Migration, cluster_command},
     open, open_ready, put, send, timed,
+};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
+    net::{TcpListener, TcpStream},
 };
 
 // The default timeout of a call's three steps, and a margin for a busy machine. A call that hangs
@@ -532,4 +542,58 @@ async fn slot_map_is_read_again_after_clusterdown() {
         primary.commandstats().await.contains_key("cluster|slots")
     })
     .await;
+}
+
+/// Serves a connection to a cluster of one node. Never replies to ECHO on the first connection that
+/// sends one, as after a lost connection.
+async fn serve_cluster(stream: TcpStream, port: u16, was_silent: Arc<AtomicBool>) {
+    let mut stream = BufReader::new(stream);
+    let mut is_silent = false;
+    let mut words = Vec::new();
+    let mut line = String::new();
+    while stream.read_line(&mut line).await.is_ok_and(|length| length > 0) {
+        match line.trim_end().strip_prefix('*') {
+            Some(count) => words = Vec::with_capacity(2 * count.parse::<usize>().unwrap()),
+            None => words.push(std::mem::take(&mut line)),
+        }
+        line.clear();
+        if words.is_empty() || words.len() < words.capacity() {
+            continue;
+        }
+        let reply = match words[1].trim_end() {
+            "CLUSTER" => format!(
+                "*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$9\r\n127.0.0.1\r\n:{port}\r\n$1\r\nx\r\n"
+            ),
+            "PING" => "+PONG\r\n".to_owned(),
+            "ECHO" => {
+                is_silent |= !was_silent.swap(true, Ordering::Relaxed);
+                "+back\r\n".to_owned()
+            }
+            _ => "+OK\r\n".to_owned(),
+        };
+        words = Vec::new();
+        if !is_silent {
+            stream.write_all(reply.as_bytes()).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn silent_cluster_client_is_replaced() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        let was_silent = Arc::<AtomicBool>::default();
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(serve_cluster(stream, port, was_silent.clone()));
+        }
+    });
+    let url = format!("redis-cluster://127.0.0.1:{port}");
+    let config = Config { redis_timeout_ms: 1000, ..Config::at(url) };
+    let keyspace = Keyspace::open(&config, LIBRARY).unwrap();
+    // The cluster client sends commands without a key.
+    let echo = redis::cmd("ECHO").arg("back").take();
+    let answer = keyspace.query::<String>(echo.clone()).await;
+    assert!(is_unavailable(&answer), "{answer:?}");
+    assert_eq!(keyspace.query::<String>(echo).await.unwrap(), "back");
 }

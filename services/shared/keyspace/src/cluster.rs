@@ -277,7 +277,7 @@ impl Shared {
         if ranges == known.ranges && !ranges.is_empty() {
             return Ok(known);
         }
-        let slot_map = Arc::new(self.slot_map(&known, ranges)?);
+        let slot_map = Arc::new(self.slot_map(&known, ranges));
         *lock(&self.slot_map) = Some(slot_map.clone());
         if !known.nodes().eq(slot_map.nodes()) {
             // After a failover, the library reaches the new primary as the replica that it was, does
@@ -305,21 +305,21 @@ impl Shared {
     }
 
     /// Returns the slot map, with the pools of known primaries.
-    fn slot_map(&self, known: &SlotMap, ranges: Vec<SlotRange>) -> Result<SlotMap, Error> {
+    fn slot_map(&self, known: &SlotMap, ranges: Vec<SlotRange>) -> SlotMap {
         let mut nodes: Vec<&Node> = ranges.iter().map(|range| &range.primary).collect();
         nodes.sort_unstable();
         nodes.dedup();
         let pool = |node: &Node| match known.primaries.iter().find(|(known, _)| known == node) {
-            Some(primary) => Ok(primary.clone()),
-            None => Ok((node.clone(), self.options.pool(Some(node.clone()))?)),
+            Some(primary) => primary.clone(),
+            None => (node.clone(), self.options.pool(Some(node.clone()))),
         };
-        let primaries = nodes.iter().map(|&node| pool(node)).collect::<Result<_, Error>>()?;
+        let primaries = nodes.iter().map(|&node| pool(node)).collect();
         let primary_of = Partition::all().map(|partition| {
             let range = slots::find(&ranges, slots::slot_of(partition))?;
             nodes.binary_search(&&range.primary).ok()
         });
         let primary_of = primary_of.collect();
-        Ok(SlotMap { ranges, primaries, primary_of })
+        SlotMap { ranges, primaries, primary_of }
     }
 
     /// Sends commands by the library, those of a partition one after the other: in a pipeline, the

@@ -60,7 +60,7 @@ impl Keyspace {
         let timeout = config.timeout();
         Ok(Self {
             inner: Arc::new(Inner {
-                shared: SharedPool::new(endpoint, round_trips, config.redis_connections, timeout)?,
+                shared: SharedPool::new(endpoint, round_trips, config.redis_connections, timeout),
                 dedicated: DedicatedPools::new(
                     config.redis_dedicated_connections,
                     timeout,

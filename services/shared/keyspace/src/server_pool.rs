@@ -1,8 +1,8 @@
-//! Server pool: a few multiplexed connections to one server, in a deadpool. A checkout clones a
-//! connection and returns it at once, so concurrent calls share connections. The pool replaces
-//! closed ones.
+//! Server pool: a few multiplexed connections to one server. A checkout clones a connection, so
+//! concurrent calls share connections. The pool replaces closed ones.
 
 use std::{
+    collections::VecDeque,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
@@ -10,10 +10,11 @@ use std::{
     time::Duration,
 };
 
-use deadpool::managed::{Manager, Metrics, Pool, PoolError, RecycleError, RecycleResult};
-use futures::{FutureExt as _, future::join_all};
 use redis::{Cmd, RedisError, Value};
-use tokio::time::{Instant, timeout_at};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout_at},
+};
 
 use crate::{
     Error,
@@ -40,57 +41,46 @@ pub(crate) struct ServerPoolOptions {
 /// The shared connections to one server.
 #[derive(Clone)]
 pub(crate) struct ServerPool {
-    pool: Pool<Connector>,
-    // One more than the pool has connections: after a restart of Redis, each one is closed.
-    attempts: usize,
-    resets: Arc<AtomicU64>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    options: ServerPoolOptions,
+    /// The cluster node; `None` for the single server or the primary that the Sentinels report.
+    node: Option<Node>,
+    state: Mutex<State>,
+    resets: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    /// Used in turn: the first one next.
+    connections: VecDeque<Pooled>,
+    /// The last attempt to connect. Its sender is dropped when it ends.
+    attempt: Option<watch::Receiver<()>>,
+    /// The last failure to connect, and its time.
+    failure: Option<(Instant, RedisError)>,
+}
+
+struct Pooled {
+    connection: Multiplexed,
+    _guard: ConnectionGuard,
 }
 
 impl ServerPoolOptions {
     /// Returns a pool of connections to a cluster node; without a node, to the single server or to
     /// the primary that the Sentinels report. Does not connect.
-    pub(crate) fn pool(&self, node: Option<Node>) -> Result<ServerPool, Error> {
-        let size = self.size;
-        let connector = Connector {
-            endpoint: self.endpoint.clone(),
-            node,
-            failure: Mutex::default(),
-            warm: Mutex::default(),
-            metrics: self.metrics.clone(),
-        };
-        // FIFO, the default: round robin over the connections.
-        let pool = Pool::builder(connector).max_size(size).build();
-        let pool = pool.map_err(|error| Error::Config(error.into()))?;
-        Ok(ServerPool { pool, attempts: size + 1, resets: Arc::default() })
+    pub(crate) fn pool(&self, node: Option<Node>) -> ServerPool {
+        let (state, resets) = (Mutex::default(), AtomicU64::default());
+        ServerPool { shared: Arc::new(Shared { options: self.clone(), node, state, resets }) }
     }
 }
 
 impl ServerPool {
     /// Fills the pool. Without this, a call connects only if the pool is empty.
-    ///
-    /// Connects outside of the pool, so that calls continue on the existing connections.
     pub(crate) async fn warm_up(&self) -> Result<(), Error> {
-        self.pool.retain(|pooled, _| !pooled.connection.is_closed());
-        let status = self.pool.status();
-        let connector = self.pool.manager();
-        let missing = (status.size..status.max_size).map(|_| connector.connect());
-        let mut result = Ok(());
-        for pooled in join_all(missing).await {
-            match pooled {
-                Ok(pooled) => lock(&connector.warm).push(pooled),
-                Err(error) => result = Err(error.into()),
-            }
-        }
-        // The pool creates a connection only while all others are checked out. This loop checks all
-        // of them out without waiting.
-        let mut checked_out = Vec::new();
-        while !lock(&connector.warm).is_empty()
-            && let Some(Ok(pooled)) = self.pool.get().now_or_never()
-        {
-            checked_out.push(pooled);
-        }
-        lock(&connector.warm).clear();
-        result
+        let ServerPoolOptions { size, timeout, .. } = self.shared.options;
+        within(Instant::now() + timeout, self.checkout(size)).await.map(drop)
     }
 
     /// Sends commands in one write on one connection, and returns their replies, which may be error
@@ -103,8 +93,9 @@ impl ServerPool {
         commands: impl ExactSizeIterator<Item = &'a Cmd> + Clone,
         deadline: Instant,
     ) -> Result<Vec<Value>, Error> {
-        for _ in 0..self.attempts {
-            let connection = self.checkout(deadline).await?;
+        // One attempt more than the pool has connections: after a restart of Redis, each is closed.
+        for _ in 0..=self.shared.options.size {
+            let connection = within(deadline, self.checkout(1)).await?;
             match timeout_at(deadline, connection.send(commands.clone())).await {
                 Ok(Ok(replies)) => return Ok(replies.values),
                 Ok(Err(error)) if error.is_connection_dropped() => {}
@@ -115,85 +106,66 @@ impl ServerPool {
         Err(Error::unavailable(std::io::Error::from(std::io::ErrorKind::ConnectionReset)))
     }
 
-    async fn checkout(&self, deadline: Instant) -> Result<Multiplexed, Error> {
-        within(deadline, async { Ok(self.pool.get().await?.connection.clone()) }).await
+    /// Returns a connection once the pool has `count` of them, which is at least one. Connects to one
+    /// after the other.
+    async fn checkout(&self, count: usize) -> Result<Multiplexed, Error> {
+        loop {
+            let mut attempt = {
+                let mut state = lock(&self.shared.state);
+                state.connections.retain(|pooled| !pooled.connection.is_closed());
+                if state.connections.len() >= count {
+                    state.connections.rotate_left(1);
+                    if let Some(pooled) = state.connections.back() {
+                        return Ok(pooled.connection.clone());
+                    }
+                }
+                self.join_attempt(&mut state)?
+            };
+            // An error means that the attempt has ended.
+            let _ended = attempt.changed().await;
+        }
+    }
+
+    /// Joins the current attempt to connect, or starts one. It is a task of its own, so that it
+    /// continues when the calls that wait for it are cancelled.
+    fn join_attempt(&self, state: &mut State) -> Result<watch::Receiver<()>, RedisError> {
+        let is_current = |attempt: &&watch::Receiver<()>| attempt.has_changed().is_ok();
+        if let Some(attempt) = state.attempt.as_ref().filter(is_current) {
+            return Ok(attempt.clone());
+        }
+        if let Some((at, error)) = &state.failure
+            && at.elapsed() < RECONNECT_BACKOFF
+        {
+            return Err(error.clone());
+        }
+        let (sender, attempt) = watch::channel(());
+        state.attempt = Some(attempt.clone());
+        let shared = self.shared.clone();
+        tokio::spawn(async move {
+            let _sender = sender;
+            let ServerPoolOptions { endpoint, metrics, .. } = &shared.options;
+            let connected = metrics.measure(endpoint.connect(shared.node.as_ref())).await;
+            let mut state = lock(&shared.state);
+            match connected {
+                Ok((connection, _guard)) => {
+                    state.connections.push_back(Pooled { connection, _guard });
+                }
+                Err(error) => state.failure = Some((Instant::now(), error)),
+            }
+        });
+        Ok(attempt)
     }
 
     /// Discards all connections, and connects again after the backoff.
     pub(crate) fn reset(&self, error: RedisError) {
-        self.resets.fetch_add(1, Ordering::Relaxed);
-        self.pool.retain(|_, _| false);
-        self.pool.manager().record_failure(error);
+        self.shared.resets.fetch_add(1, Ordering::Relaxed);
+        let mut state = lock(&self.shared.state);
+        state.connections.clear();
+        state.failure = Some((Instant::now(), error));
     }
 
     /// Returns how many times the pool was reset.
     pub(crate) fn resets(&self) -> u64 {
-        self.resets.load(Ordering::Relaxed)
-    }
-}
-
-struct Pooled {
-    connection: Multiplexed,
-    _guard: ConnectionGuard,
-}
-
-/// Creates the connections of the pool (deadpool's `Manager`).
-struct Connector {
-    endpoint: Arc<Endpoint>,
-    node: Option<Node>,
-    // The last failure to connect, and its time.
-    failure: Mutex<Option<(Instant, RedisError)>>,
-    // Open connections that are not in the pool yet.
-    warm: Mutex<Vec<Pooled>>,
-    metrics: ConnectionMetrics,
-}
-
-impl Connector {
-    async fn connect(&self) -> Result<Pooled, RedisError> {
-        let failure = lock(&self.failure).clone();
-        if let Some((_, error)) = failure.filter(|(at, _)| at.elapsed() < RECONNECT_BACKOFF) {
-            return Err(error);
-        }
-        match self.metrics.measure(self.endpoint.connect(self.node.as_ref())).await {
-            Ok((connection, _guard)) => Ok(Pooled { connection, _guard }),
-            Err(error) => {
-                self.record_failure(error.clone());
-                Err(error)
-            }
-        }
-    }
-
-    fn record_failure(&self, error: RedisError) {
-        *lock(&self.failure) = Some((Instant::now(), error));
-    }
-}
-
-impl Manager for Connector {
-    type Type = Pooled;
-    type Error = RedisError;
-
-    async fn create(&self) -> Result<Pooled, RedisError> {
-        let warm = lock(&self.warm).pop();
-        match warm {
-            Some(pooled) => Ok(pooled),
-            // Boxed: this large and rare future would be part of every command's future.
-            None => Box::pin(self.connect()).await,
-        }
-    }
-
-    async fn recycle(&self, pooled: &mut Pooled, _: &Metrics) -> RecycleResult<RedisError> {
-        if pooled.connection.is_closed() {
-            return Err(RecycleError::message("closed"));
-        }
-        Ok(())
-    }
-}
-
-impl From<PoolError<RedisError>> for Error {
-    fn from(error: PoolError<RedisError>) -> Self {
-        match error {
-            PoolError::Backend(error) => error.into(),
-            error => Self::unavailable(error),
-        }
+        self.shared.resets.load(Ordering::Relaxed)
     }
 }

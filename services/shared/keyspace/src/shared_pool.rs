@@ -44,16 +44,16 @@ impl SharedPool {
         round_trip_metrics: Arc<RoundTripMetrics>,
         size: usize,
         timeout: Duration,
-    ) -> Result<Self, Error> {
+    ) -> Self {
         let keyspace = round_trip_metrics.keyspace();
         let metrics = ConnectionMetrics::new(keyspace, "shared");
         let options = ServerPoolOptions { endpoint: endpoint.clone(), size, timeout, metrics };
         let servers = if endpoint.is_cluster() {
             Servers::Cluster(Cluster::new(options, keyspace))
         } else {
-            Servers::One(options.pool(None)?)
+            Servers::One(options.pool(None))
         };
-        Ok(Self { servers, endpoint, timeout, round_trip_metrics })
+        Self { servers, endpoint, timeout, round_trip_metrics }
     }
 
     pub(crate) fn is_cluster(&self) -> bool {

@@ -527,6 +527,26 @@ async fn batch_is_one_write_to_each_primary() {
 }
 
 #[tokio::test]
+async fn cancelled_calls_share_one_attempt_to_connect() {
+    // The kernel accepts connections, and no reply follows.
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let config = Config {
+        redis_timeout_ms: LONG.as_millis() as u64,
+        ..Config::at(format!("redis://{}", silent.local_addr().unwrap()))
+    };
+    let keyspace = Keyspace::open(&config, LIBRARY).unwrap();
+    for _ in 0..10 {
+        let some_key = key(1, "a");
+        let call = put(&keyspace, &some_key, "x");
+        let cancelled = tokio::time::timeout(Duration::from_millis(50), call).await;
+        assert!(cancelled.is_err());
+    }
+    let _first = silent.accept().await.unwrap();
+    let another = tokio::time::timeout(Duration::from_millis(200), silent.accept()).await;
+    assert!(another.is_err(), "each call connects");
+}
+
+#[tokio::test]
 async fn slot_map_is_read_again_after_clusterdown() {
     let cluster = RedisCluster::start(3, 0).await;
     let keyspace = open_ready(cluster.url(USER)).await;

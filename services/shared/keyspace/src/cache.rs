@@ -173,20 +173,18 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
-        let Some((server, tracked)) =
-            server.and_then(|server| Some((server, self.tracked_connection(server)?)))
-        else {
+        let Some(tracked) = server.and_then(|server| self.tracked_connection(server)) else {
             self.metrics.record_untracked(ids.len());
             return self.read_uncached(ids).await;
         };
         let Misses { admitted, rejected } = tracked.entries().misses(ids);
         if rejected.is_empty() {
-            return self.read_cached(server, &tracked, ids, admitted).await;
+            return self.read_cached(&tracked, ids, admitted).await;
         }
         let is_cached = |id: &I| rejected.binary_search(id).is_err();
         let cached: Vec<I> = ids.iter().copied().filter(is_cached).collect();
         let (cached, uncached) = tokio::try_join!(
-            self.read_cached(server, &tracked, &cached, admitted),
+            self.read_cached(&tracked, &cached, admitted),
             self.read_uncached(&rejected)
         )?;
         self.metrics.record_lookups(uncached.len(), uncached.len());
@@ -201,8 +199,7 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
     /// Returns the values of `ids`, in their order. `misses` are those without an entry.
     async fn read_cached(
         &self,
-        server: &Server<I, T>,
-        tracked: &Arc<TrackedConnection<I, T>>,
+        tracked: &TrackedConnection<I, T>,
         ids: &[I],
         misses: Vec<I>,
     ) -> Result<Vec<T>, Error> {
@@ -210,9 +207,6 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
             return Ok(Vec::new());
         }
         let Some(found) = self.read_tracked(tracked, ids, misses).await? else {
-            if !tracked.is_healthy(&self.pool) {
-                server.disconnect(tracked);
-            }
             return self.read_uncached(ids).await;
         };
         let invalidated: Vec<I> = ids
@@ -309,9 +303,13 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
             Tracking::Connected(tracked) if tracked.is_healthy(&self.pool) => {
                 return Some(tracked.clone());
             }
+            Tracking::Connected(_) => {
+                *tracking = Tracking::Disconnected(Some(Instant::now() + RECONNECT_BACKOFF));
+                return None;
+            }
             Tracking::Connecting => return None,
             Tracking::Disconnected(Some(at)) if Instant::now() < *at => return None,
-            Tracking::Connected(_) | Tracking::Disconnected(_) => *tracking = Tracking::Connecting,
+            Tracking::Disconnected(_) => *tracking = Tracking::Connecting,
         }
         let (this, server) = (self.clone(), server.clone());
         tokio::spawn(async move {

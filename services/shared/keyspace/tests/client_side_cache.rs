@@ -372,6 +372,29 @@ async fn cache_recovers_after_redis_freezes_and_restarts() {
     wait_until_cached(&server, &numbers).await;
 }
 
+// While Redis closes each tracked connection, reads must not make one after the other.
+#[tokio::test]
+async fn closed_tracked_connection_is_replaced_after_the_backoff() {
+    const BACKOFF: Duration = Duration::from_secs(1);
+    let server = RedisServer::start().await;
+    let numbers = numbers(server.url(TRACKED), ENOUGH);
+    wait_until_cached(&server, &numbers).await;
+    let closed_at = std::time::Instant::now();
+    let kill = cmd("CLIENT").arg("KILL").arg("USER").arg(TRACKED).take();
+    kill.exec_async(&mut server.admin().await).await.unwrap();
+    // Until the cache notices, between two reads.
+    tokio::time::sleep(BACKOFF / 10).await;
+    loop {
+        numbers.read(&[1000]).await.unwrap();
+        let tracking = info(&server, "tracking_clients").await;
+        if closed_at.elapsed() >= BACKOFF {
+            break;
+        }
+        assert_eq!(tracking, 0, "after {:?}", closed_at.elapsed());
+    }
+    wait_until_cached(&server, &numbers).await;
+}
+
 // The admission filter rejects some ids, which are then read over the shared pool.
 #[tokio::test]
 async fn full_cache_recovers_after_redis_freezes() {

@@ -78,12 +78,4 @@ impl<I, T> Server<I, T> {
     pub(super) fn tracking(&self) -> MutexGuard<'_, Tracking<I, T>> {
         lock(&self.tracking)
     }
-
-    /// Drops a failed connection and its cache, unless it was replaced already.
-    pub(super) fn disconnect(&self, failed: &Arc<TrackedConnection<I, T>>) {
-        let mut tracking = self.tracking();
-        if matches!(&*tracking, Tracking::Connected(tracked) if Arc::ptr_eq(tracked, failed)) {
-            *tracking = Tracking::Disconnected(Some(Instant::now() + RECONNECT_BACKOFF));
-        }
-    }
 }

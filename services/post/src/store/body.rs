@@ -128,7 +128,8 @@ impl CommentBody {
 
 /// The cached read of posts, for callers without a viewer.
 pub(super) const CACHED_POST: Kind<PostId, Option<Post>> = Kind {
-    command: |id| (id.partition(), fields(id)),
+    partition: PostId::partition,
+    command: fields,
     id: keys::id_of_post,
     decode: read,
     heap_bytes: |post| post.as_ref().map_or(0, |post| post.content.text.capacity()),

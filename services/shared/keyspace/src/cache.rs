@@ -153,7 +153,7 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
     fn group_by_server(&self, ids: &[I]) -> Vec<Group<I, T>> {
         let mut servers = lock(&self.servers);
         servers.update(self.pool.slot_map(), self.bytes_max);
-        let server = |&id: &I| servers.index((self.kind.command)(id).0);
+        let server = |&id: &I| servers.index((self.kind.partition)(id));
         let mut order: Vec<_> = ids.iter().map(server).zip(0..).collect();
         order.sort_unstable();
         let groups = order.chunk_by(|a, b| a.0 == b.0);
@@ -226,8 +226,7 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
         }
         let mut batch = Batch::with_capacity(ids.len());
         for &id in ids {
-            let (partition, command) = (self.kind.command)(id);
-            batch.query(partition, command);
+            batch.query((self.kind.partition)(id), (self.kind.command)(id));
         }
         let replies = self.keyspace.send(batch).await?;
         ids.iter().zip(replies).map(|(&id, reply)| self.decode(id, reply)).collect()
@@ -269,7 +268,7 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
         ids: &[I],
         misses: &[I],
     ) -> Option<Replies> {
-        let read = |&id: &I| (self.kind.command)(id).1;
+        let read = |&id: &I| (self.kind.command)(id);
         let mut commands: Vec<Cmd> = misses.iter().map(read).collect();
         if commands.is_empty() {
             let first = ids.first().filter(|_| self.pool.is_cluster());

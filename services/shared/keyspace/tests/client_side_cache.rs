@@ -34,7 +34,8 @@ const ENOUGH: usize = 1 << 20;
 
 /// Numbers, each in a hash; absent ones are 0.
 const NUMBERS: Kind<u64, u64> = Kind {
-    command: |id| (partition(id), cmd("HGET").arg(key(id)).arg("n").take()),
+    partition,
+    command: |id| cmd("HGET").arg(key(id)).arg("n").take(),
     id: |key| std::str::from_utf8(key).ok()?.rsplit(':').next()?.parse().ok(),
     decode: |_, answer| Ok(decode::<Option<u64>>(answer)?.unwrap_or_default()),
     heap_bytes: |_| 1000,

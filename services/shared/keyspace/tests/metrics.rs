@@ -122,7 +122,8 @@ async fn check_cluster(metrics: &Exported) {
 
 /// Cacheable values.
 const VALUES: Kind<u16, u64> = Kind {
-    command: |id| (Partition::new(id), cmd("HGET").arg(value_key(id)).arg("n").take()),
+    partition: Partition::new,
+    command: |id| cmd("HGET").arg(value_key(id)).arg("n").take(),
     id: |key| std::str::from_utf8(key).ok()?.rsplit(':').next()?.parse().ok(),
     decode: |_, answer| Ok(decode::<Option<u64>>(answer)?.unwrap_or_default()),
     heap_bytes: |_| 1000,

@@ -35,12 +35,18 @@ pub(super) enum CachedValue {
 
 /// How values are read and decoded.
 pub(super) const KIND: keyspace::Kind<CacheKey, CachedValue> =
-    keyspace::Kind { command, id, decode, heap_bytes };
+    keyspace::Kind { partition, command, id, decode, heap_bytes };
 
-fn command(which: CacheKey) -> (Partition, Cmd) {
+fn partition(which: CacheKey) -> Partition {
     match which {
-        CacheKey::Card(user) => (user.partition(), card::command(user)),
-        CacheKey::Sessions(user) => (user.partition(), sessions::command(user)),
+        CacheKey::Card(user) | CacheKey::Sessions(user) => user.partition(),
+    }
+}
+
+fn command(which: CacheKey) -> Cmd {
+    match which {
+        CacheKey::Card(user) => card::command(user),
+        CacheKey::Sessions(user) => sessions::command(user),
     }
 }
 

@@ -14,10 +14,12 @@ impl<I: Copy + Ord + Hash + Send + 'static> Id for I {}
 
 /// How to read and cache values of one kind. Each value has a Redis key of its own.
 pub struct Kind<I, T> {
-    /// Returns the partition of the key and the command that reads it. The command must read no
-    /// other key. The value of a key with an expiry must hold the time of expiry, because the
-    /// invalidation of an expired key may be late.
-    pub command: fn(I) -> (Partition, Cmd),
+    /// Returns the partition of the key.
+    pub partition: fn(I) -> Partition,
+    /// Returns the command that reads the key. The command must read no other key. The value of a
+    /// key with an expiry must hold the time of expiry, because the invalidation of an expired key
+    /// may be late.
+    pub command: fn(I) -> Cmd,
     /// Returns the id that a Redis key belongs to.
     pub id: fn(&[u8]) -> Option<I>,
     /// Decodes the reply.

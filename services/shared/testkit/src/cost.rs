@@ -54,10 +54,10 @@ impl CostMeter {
         }
         let (mut commands, reads) = self.counters().await;
         commands.iter_mut().for_each(|(name, calls)| *calls -= before.get(name).unwrap_or(&0));
-        // The second INFO itself, and a readiness probe, whose command may be read together with
-        // another one: the average is rounded.
-        let others =
-            1 + commands.remove("ping").unwrap_or(0) + commands.remove("role").unwrap_or(0);
+        // The second INFO itself, and readiness probes, each of one write with both commands. They
+        // may be read together with others: the average is rounded.
+        let probes = ["role", "function|list"].map(|name| commands.remove(name).unwrap_or(0));
+        let others = 1 + probes[0].max(probes[1]);
         commands.remove("info");
         commands.values_mut().for_each(|calls| *calls /= times);
         commands.retain(|_, calls| *calls > 0);

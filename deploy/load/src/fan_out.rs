@@ -80,7 +80,7 @@ struct Report {
 /// Runs the command.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mode = ("MICROBLOG_TIMELINE_MODE".to_owned(), "push".to_owned());
-    let system = System::start(Layout::One, None, &[mode]).await?;
+    let system = System::start(Layout::One, None, None, &[mode]).await?;
     let mut admin = system.redis().await?.context("the system's Redis cannot be reached")?;
     let fixture = Fixture::create(system.urls(), &args).await?;
     system.prepare_measurement().await?;

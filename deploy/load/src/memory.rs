@@ -63,7 +63,7 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let graph = args.data.graph()?;
     ensure!(graph.names().len() > 0, "the graph has no accounts");
-    let system = System::start(Layout::One, Some(1), &[]).await?;
+    let system = System::start(Layout::One, Some(1), None, &[]).await?;
     let connection = system.redis().await?.context("the system's Redis cannot be reached")?;
     let mut store = Store::new(connection);
     let report = measure(&args, &graph, system.urls(), &mut store).await?;

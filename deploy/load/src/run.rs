@@ -74,6 +74,11 @@ pub(crate) struct Target {
     /// Worker threads per process of the started system [default: one for each core]
     #[arg(long, value_name = "COUNT", requires = "start")]
     threads: Option<usize>,
+    /// Redis of the started system, instead of its own, such as
+    /// `redis-cluster://127.0.0.1:7001,127.0.0.1:7002`: a cluster, or over TLS. Must be empty and
+    /// without users. Only with `--start five`; its usage is not measured
+    #[arg(long, value_name = "URL", requires = "start")]
+    redis_url: Option<String>,
     /// URL of the gateway
     #[arg(long, value_name = "URL", default_value = remote::GATEWAY_URL, env = "MICROBLOG_GATEWAY_URL")]
     gateway_url: String,
@@ -95,7 +100,9 @@ impl Target {
     /// Starts a system, or returns the running one.
     pub(crate) async fn system(&self) -> anyhow::Result<System> {
         match self.start {
-            Some(layout) => System::start(layout, self.threads, &[]).await,
+            Some(layout) => {
+                System::start(layout, self.threads, self.redis_url.as_deref(), &[]).await
+            }
             None => Ok(System::external(Urls {
                 gateway: self.gateway_url.clone(),
                 user: self.user_url.clone(),

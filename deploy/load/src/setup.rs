@@ -33,7 +33,7 @@ impl Setup {
         list: &EdgeList,
         environment: &[(String, String)],
     ) -> anyhow::Result<(System, DataSet)> {
-        let system = System::start(self.layout, self.threads, environment).await?;
+        let system = System::start(self.layout, self.threads, None, environment).await?;
         let data_set = self.benchmark.create_data_set(&system, list, self.graph.seed()).await?;
         Ok((system, data_set))
     }

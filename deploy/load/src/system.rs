@@ -46,18 +46,21 @@ impl System {
     /// temporary directory, and waits until all servers serve. Rate limits are off and the log
     /// level is `warn`, unless `environment` overrides them. `environment` is added to this
     /// process's own.
+    ///
+    /// With `redis_url`, the servers use that Redis instead, whose usage is unknown.
     pub(crate) async fn start(
         layout: Layout,
         threads: Option<usize>,
+        redis_url: Option<&str>,
         environment: &[(String, String)],
     ) -> anyhow::Result<Self> {
         let directory = TempDir::with_prefix("microblog-load-")
             .context("cannot make a temporary directory: set TMPDIR to another directory")?;
-        let started = launch::start(layout, threads, environment, directory.path())?;
+        let started = launch::start(layout, threads, redis_url, environment, directory.path())?;
         let system = Self {
             urls: started.urls,
             children: started.children,
-            store: Some(started.store),
+            store: started.store,
             sample: Mutex::default(),
             _directory: Some(directory),
         };
@@ -75,7 +78,7 @@ impl System {
         &self.urls
     }
 
-    /// Returns a new connection of the Redis administrator; `None` for an external system.
+    /// Returns a new connection of the Redis administrator; `None` for an external Redis.
     pub(crate) async fn redis(&self) -> anyhow::Result<Option<MultiplexedConnection>> {
         match &self.store {
             Some(store) => store.admin.connect().await.map(Some),
@@ -117,16 +120,20 @@ impl System {
         Ok(())
     }
 
-    /// Returns the resource usage of its processes and Redis so far; nothing for an external
-    /// system. Fails if a process has exited, since the measurement is then invalid.
+    /// Returns the resource usage so far of the processes that it started, and of its own Redis;
+    /// nothing for an external system. Fails if a process has exited, since the measurement is then invalid.
     pub(crate) async fn usage(&self) -> anyhow::Result<Usage> {
-        let Some(store) = &self.store else { return Ok(Usage::default()) };
         self.check()?;
-        let sample = self.sample.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let (redis_id, redis) = store.admin.usage(sample).await?;
-        let ids = self.children.iter().map(|child| (child.name(), child.id()));
-        let processes = procfs::usage(ids.chain([("redis-server", redis_id)]))?;
-        Ok(Usage { processes, redis: Some(redis) })
+        let mut ids: Vec<_> =
+            self.children.iter().map(|child| (child.name(), child.id())).collect();
+        let mut redis = None;
+        if let Some(store) = &self.store {
+            let sample = self.sample.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let (redis_id, usage) = store.admin.usage(sample).await?;
+            ids.push(("redis-server", redis_id));
+            redis = Some(usage);
+        }
+        Ok(Usage { processes: procfs::usage(ids.into_iter())?, redis })
     }
 
     /// Waits until all servers serve.
@@ -169,7 +176,7 @@ mod tests {
     use super::*;
 
     async fn started(layout: Layout, processes: usize) {
-        let system = System::start(layout, Some(1), &[]).await.unwrap();
+        let system = System::start(layout, Some(1), None, &[]).await.unwrap();
         let directory = system._directory.as_ref().unwrap().path().to_owned();
         let mut redis = system.redis().await.unwrap().unwrap();
         let keys: u64 = cmd("DBSIZE").query_async(&mut redis).await.unwrap();

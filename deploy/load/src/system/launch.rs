@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use microblog_local::up::{Access, DataDir, Redis, Software};
+use microblog_local::up::{DataDir, Redis, Software};
 
 use super::redis_admin::Admin;
 use crate::child_process::Child;
@@ -72,7 +72,8 @@ pub(super) struct Store {
 pub(super) struct Started {
     pub(super) urls: Urls,
     pub(super) children: Vec<Child>,
-    pub(super) store: Store,
+    /// `None` if the servers use an external Redis.
+    pub(super) store: Option<Store>,
 }
 
 /// A block of ten ports, assigned as `microblog up` does.
@@ -90,6 +91,7 @@ struct Launch<'a> {
 pub(super) fn start(
     layout: Layout,
     threads: Option<usize>,
+    redis_url: Option<&str>,
     environment: &[(String, String)],
     directory: &Path,
 ) -> anyhow::Result<Started> {
@@ -104,15 +106,19 @@ pub(super) fn start(
         environment: defaults.into_iter().chain(threads).chain(environment.to_vec()).collect(),
     };
     let data = directory.join("data");
-    let (children, store) = match layout {
-        Layout::One => launch.one(&data)?,
-        Layout::Five => launch.five(&data)?,
+    let (children, store) = match (layout, redis_url) {
+        (Layout::One, None) => launch.one(&data)?,
+        (Layout::One, Some(_)) => bail!("one process starts its own redis-server"),
+        (Layout::Five, None) => launch.five(&data)?,
+        (Layout::Five, Some(url)) => {
+            (launch.servers(&DataDir::open(&data)?, |_| Ok(url.into()))?, None)
+        }
     };
     Ok(Started { urls: launch.ports.urls(), children, store })
 }
 
 impl Launch<'_> {
-    fn one(&self, data: &Path) -> anyhow::Result<(Vec<Child>, Store)> {
+    fn one(&self, data: &Path) -> anyhow::Result<(Vec<Child>, Option<Store>)> {
         // Prepares the data directory first, to get the Redis credentials.
         let access = DataDir::open(data)?.prepare_redis(self.ports.redis())?;
         let data = data.to_str().context("the temporary directory's name is not UTF-8")?;
@@ -120,13 +126,23 @@ impl Launch<'_> {
         let flags = ["up", "--data-dir", data, "--port-base", &port_base];
         // Unset, so that the system does not use the archive of this process's environment.
         let child = self.child("microblog", &flags, &[("MICROBLOG_ARCHIVE_URL", "")])?;
-        Ok((vec![child], Store { admin: Admin::new(&access)?, _owned: None }))
+        Ok((vec![child], Some(Store { admin: Admin::new(&access)?, _owned: None })))
     }
 
-    fn five(&self, data: &Path) -> anyhow::Result<(Vec<Child>, Store)> {
+    fn five(&self, data: &Path) -> anyhow::Result<(Vec<Child>, Option<Store>)> {
         let data = DataDir::open(data)?;
         let access = data.prepare_redis(self.ports.redis())?;
         let redis = Redis::start(self.software.clone(), &data, access.clone())?;
+        let children = self.servers(&data, |user| access.url(user))?;
+        Ok((children, Some(Store { admin: Admin::new(&access)?, _owned: Some((redis, data)) })))
+    }
+
+    /// Starts a server for each service. `redis_url` returns the URL of Redis for a user.
+    fn servers(
+        &self,
+        data: &DataDir,
+        redis_url: impl Fn(&str) -> anyhow::Result<String>,
+    ) -> anyhow::Result<Vec<Child>> {
         let archive = [("MICROBLOG_ARCHIVE_URL", &*data.prepare_archive()?)];
         let Urls { user, relation, post, timeline, .. } = &self.ports.urls();
         let to_user = ["--user-url", user];
@@ -134,30 +150,19 @@ impl Launch<'_> {
         let to_post = ["--post-url", post];
         let to_timeline = ["--timeline-url", timeline];
         let to_all = [to_user, to_relation, to_post, to_timeline].concat();
-        let children = vec![
-            self.stored("microblog-user", 1, &[], &access, "user", &[])?,
-            self.stored("microblog-relation", 2, &[], &access, "relation", &[])?,
-            self.stored("microblog-timeline", 4, &to_relation, &access, "timeline", &[])?,
-            self.stored("microblog-post", 3, &to_timeline, &access, "post", &archive)?,
-            self.server("microblog-gateway", 0, &to_all, &[])?,
-        ];
-        Ok((children, Store { admin: Admin::new(&access)?, _owned: Some((redis, data)) }))
-    }
-
-    /// Starts a server that uses Redis.
-    fn stored(
-        &self,
-        name: &'static str,
-        offset: u16,
-        peers: &[&str],
-        access: &Access,
-        user: &str,
-        environment: &[(&str, &str)],
-    ) -> anyhow::Result<Child> {
         // The URL contains a password, and every local user can read the flags of a process.
-        let url = access.url(user)?;
-        let environment = [&[("MICROBLOG_REDIS_URL", &*url)], environment].concat();
-        self.server(name, offset, peers, &environment)
+        let stored = |name, offset, peers: &[&str], user, environment: &[(&str, &str)]| {
+            let url = redis_url(user)?;
+            let environment = [&[("MICROBLOG_REDIS_URL", &*url)], environment].concat();
+            self.server(name, offset, peers, &environment)
+        };
+        Ok(vec![
+            stored("microblog-user", 1, &[], "user", &[])?,
+            stored("microblog-relation", 2, &[], "relation", &[])?,
+            stored("microblog-timeline", 4, &to_relation, "timeline", &[])?,
+            stored("microblog-post", 3, &to_timeline, "post", &archive)?,
+            self.server("microblog-gateway", 0, &to_all, &[])?,
+        ])
     }
 
     fn server(

@@ -1,6 +1,7 @@
 //! The steps of the tour with their expected responses: accounts and sessions here, the rest by
 //! topic.
 
+mod blocks;
 mod feed;
 mod graph;
 mod posts;
@@ -27,7 +28,7 @@ pub(super) async fn tour(people: &mut [Person; 3]) -> anyhow::Result<()> {
     reactions::likes(&post, ada, bob, cleo).await?;
     reactions::comments(&post, ada, bob, cleo).await?;
     let repost = reposts::reposts(&post, ada, bob, cleo).await?;
-    posts::blocking(&post, &repost, ada, cleo).await?;
+    blocks::of_posts(&post, &repost, ada, cleo).await?;
     posts::deleting(&post, &repost, ada, bob).await?;
     feed::tour(&repost, ada, bob, cleo).await?;
 

@@ -8,10 +8,8 @@ use redis::{Cmd, Value};
 use tokio::sync::Semaphore;
 
 use crate::{
-    Call, Error,
-    library::VersionedLibrary,
-    reply::is_generic_error,
-    shared_pool::{Routed, SharedPool},
+    Call, Error, library::VersionedLibrary, reply::is_generic_error, route::Routed,
+    shared_pool::SharedPool,
 };
 
 // Commands in a pipeline: enough to amortise a round trip, few enough to take milliseconds.

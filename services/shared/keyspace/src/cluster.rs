@@ -37,9 +37,8 @@ use crate::{
     error::{TimedOut, within},
     lock::lock,
     reply::check,
-    route::to_partition,
+    route::{Routed, to_partition},
     server_pool::{ServerPool, ServerPoolOptions},
-    shared_pool::Routed,
     slots::{self, SlotRange},
 };
 

@@ -1,10 +1,16 @@
 //! Routing: the partition of a command, by the hash tag of its key.
 
+use std::borrow::Cow;
+
 use microblog_domain::Partition;
 use redis::{
     Arg, Cmd,
     cluster_routing::{Route as SlotRoute, SingleNodeRoutingInfo, SlotAddr},
 };
+
+/// A command with the partition of its keys. Without a partition, a cluster routes it by the client
+/// library.
+pub(crate) type Routed<'a> = (Option<Partition>, Cow<'a, Cmd>);
 
 /// Returns the partition of a command. A command with keys must have one as its first argument.
 pub(crate) fn partition_of_command(command: &Cmd) -> Option<Partition> {

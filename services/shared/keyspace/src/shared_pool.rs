@@ -14,13 +14,9 @@ use crate::{
     connection_metrics::ConnectionMetrics,
     endpoint::Endpoint,
     round_trip_metrics::RoundTripMetrics,
-    route,
+    route::{self, Routed},
     server_pool::{ServerPool, ServerPoolOptions},
 };
-
-/// A command with the partition of its keys. Without a partition, a cluster routes it by the client
-/// library.
-pub(crate) type Routed<'a> = (Option<Partition>, Cow<'a, Cmd>);
 
 /// The shared connections of a keyspace.
 #[derive(Clone)]

@@ -83,12 +83,6 @@ impl Child {
         }
     }
 
-    /// Sends SIGKILL.
-    pub(crate) fn kill(&self) {
-        // Fails only if the process has exited.
-        let _ = self.process().kill();
-    }
-
     /// Returns the last lines of the log, prefixed with the program's name.
     pub(crate) fn end_of_log(&self) -> String {
         let log = fs::read(&self.log).unwrap_or_default();

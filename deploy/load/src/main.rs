@@ -12,12 +12,10 @@ mod redis_info;
 mod results;
 mod run;
 mod scenario;
-mod server_process;
 mod service_clients;
 mod setup;
 mod soak;
 mod system;
-mod telemetry;
 
 use std::process::ExitCode;
 
@@ -41,10 +39,7 @@ enum Command {
     Run(run::Args),
     FanOut(fan_out::Args),
     Memory(memory::Args),
-    Telemetry(telemetry::Args),
     Soak(soak::Args),
-    #[command(hide = true)]
-    Collect(telemetry::collector::Args),
 }
 
 fn main() -> ExitCode {
@@ -62,9 +57,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Run(args) => block_on(run::run(args)),
         Command::FanOut(args) => block_on(fan_out::run(args)),
         Command::Memory(args) => block_on(memory::run(args)),
-        Command::Telemetry(args) => block_on(telemetry::run(args)),
         Command::Soak(args) => block_on(soak::run(args)),
-        Command::Collect(args) => telemetry::collector::run(args),
     }
 }
 

@@ -27,13 +27,9 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// Starts a system with additional environment variables, and imports the graph.
-    pub(crate) async fn start(
-        &self,
-        list: &EdgeList,
-        environment: &[(String, String)],
-    ) -> anyhow::Result<(System, DataSet)> {
-        let system = System::start(self.layout, self.threads, None, environment).await?;
+    /// Starts a system, and imports the graph.
+    pub(crate) async fn start(&self, list: &EdgeList) -> anyhow::Result<(System, DataSet)> {
+        let system = System::start(self.layout, self.threads, None, &[]).await?;
         let data_set = self.benchmark.create_data_set(&system, list, self.graph.seed()).await?;
         Ok((system, data_set))
     }

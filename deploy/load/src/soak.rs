@@ -56,7 +56,7 @@ struct Memory {
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let Args { scenario, every, setup } = args;
     ensure!(!every.is_zero(), "--every must not be 0");
-    let (system, data_set) = setup.start(&setup.graph.graph()?, &[]).await?;
+    let (system, data_set) = setup.start(&setup.graph.graph()?).await?;
     let Setup { benchmark, .. } = setup;
     let (model, began) = (benchmark.load.model(), Instant::now());
     let readings = RefCell::new(vec![Reading::of(&system, began).await?]);

@@ -95,20 +95,6 @@ fn run_measures_import_in_follows() {
 }
 
 #[test]
-fn telemetry_compares_two_systems() {
-    let arguments = ["telemetry", "home", "--rounds=2", "--sampling=1"];
-    let (text, measured) = measured(&[&arguments, &SMALL[..]].concat());
-    let begins: Vec<_> = text.lines().map(|line| line.split("  ").next().unwrap()).collect();
-    assert_eq!(begins[..4], ["home", "round 1", "round 2", "all"], "{text}");
-    for round in measured["rounds"].as_array().unwrap() {
-        assert!(is_positive(&round["without"]) && is_positive(&round["with"]), "{measured}");
-    }
-    for what in ["ratio", "traces", "metrics"] {
-        assert!(is_positive(&measured[what]), "{what}: {measured}");
-    }
-}
-
-#[test]
 fn soak_samples_memory_under_load() {
     let (text, measured) =
         measured(&[&["soak", "--layout=five", "--every=200ms"], &SMALL[..]].concat());

@@ -18,7 +18,7 @@ BREAKAGES = [
     (ALERTS, "== 0\n        # Four", "== 1\n        # Four", "promtool test rules"),
     (ALERTS, "> 0.8\n        for: 5m", "> 0.8\n        for: 1m", "promtool test rules"),
     (ALERTS, "runbook: deploy/telemetry/README.md#microblogslow",
-     "runbook: deploy/telemetry/README.md#slow", "runbook: is"),
+     "runbook: deploy/telemetry/README.md#slow", "runbook: found"),
     (ALERTS, "severity: warning", "severity: bad", "has no severity"),
     (TESTS, "exp_samples: []", "exp_samples: [{labels: ALERTS, value: 1}]", "promtool test rules"),
     ("README.md", "## MicroblogAbsent", "## Absent", "MicroblogAbsent is missing"),
@@ -29,7 +29,7 @@ BREAKAGES = [
     (OVERVIEW, "($service)", "($servise)", "undefined variable servise"),
     (STORES, "microblog-stores", "microblog-overview", "a uid is duplicated"),
     # metrics.py
-    (ALERTS, "microblog_backlog_age_seconds", "microblog_backlog_age", "no metric microblog_"),
+    (ALERTS, "microblog_backlog_age_seconds", "microblog_backlog_age", "no such metric: microblog_"),
     (ALERTS, "rpc_method!~", "rpc_name!~", "has no label rpc_name"),
     (ALERTS, "(microblog_keyspace)", "(keyspace)", "nothing has the label keyspace"),
     (ALERTS, '"MISCONF|OOM|NOREPLICAS"', '"FULL"', "nothing is db_client_operation_duration"),

@@ -59,8 +59,7 @@ impl Listing {
             Self::NotFollowedBack(user) => {
                 let after = Entry::from_token(scope, page_token)?;
                 let page = not_followed_back::page(store, user, after, count).await?;
-                let token = |last: Entry| scope.token([last.score, last.member]);
-                let next_page_token = page.next.map_or_else(String::new, token);
+                let next_page_token = page.next.map_or_else(String::new, |last| last.token(scope));
                 Ok(ListingPage { entries: page.entries, next_page_token })
             }
             Self::Intersection(intersection) => {

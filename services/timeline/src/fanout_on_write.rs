@@ -54,7 +54,7 @@ impl Fanout {
             return Ok(None);
         }
         let followers = self.followers(author, job).await?;
-        self.switch.add(author, &followers.users).await?;
+        self.store.add_pulled_author(author, &followers.users).await?;
         let done = job.followers_done + followers.users.len() as u64;
         let rest = rest(job, followers, done);
         if rest.is_none() {

@@ -58,12 +58,6 @@ impl FanoutSwitch {
         Ok(self.store.switch_fanout(author, from, to).await? != FanoutState::OnRead)
     }
 
-    /// Adds the author to the pulled authors of these followers' home timelines.
-    pub(crate) async fn add(&self, author: UserId, followers: &[UserId]) -> Result<(), Error> {
-        self.store.add_pulled_author(author, followers).await?;
-        Ok(())
-    }
-
     /// Completes a switch to fan-out on read.
     pub(crate) async fn complete(&self, author: UserId, followers: u64) -> Result<(), Error> {
         self.store.switch_fanout(author, FanoutState::Switching, FanoutState::OnRead).await?;

@@ -1,14 +1,17 @@
 //! Benchmark of one scenario on one system: clients, warm-up, measurement.
 
 use std::{
+    convert::Infallible,
+    future::pending,
     path::PathBuf,
     time::{Duration, Instant},
 };
 
 use anyhow::ensure;
 use humantime::parse_duration;
-use microblog_local::{edges::EdgeList, remote};
+use microblog_local::remote;
 use rand::{SeedableRng as _, rngs::SmallRng};
+use tokio::time::sleep;
 use tonic::transport::Channel;
 
 use crate::{
@@ -20,19 +23,29 @@ use crate::{
 };
 
 /// Connections that the clients share. With fewer, a connection is the bottleneck.
-pub(crate) const CONNECTIONS: usize = 8;
-
-/// Duration of the MONITOR sample during the warm-up, which separates commands of clients from
-/// commands inside functions.
-const MONITOR_DURATION: Duration = Duration::from_millis(500);
+const CONNECTIONS: usize = 8;
 
 /// Benchmark options.
 #[derive(Clone, Debug, clap::Args)]
 // Without `skip`, clap gives the group the name of the command's own group.
 #[group(skip)]
 pub(crate) struct Benchmark {
-    #[command(flatten)]
-    pub(crate) load: Load,
+    /// Number of clients (closed loop): each sends its next call after the previous response
+    #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = clients)]
+    clients: usize,
+    /// Starts calls at this rate (open loop), independent of responses; latency counts from the
+    /// scheduled start
+    #[arg(long, value_name = "PER_SECOND", conflicts_with = "clients")]
+    rate: Option<f64>,
+    /// Duration of the measurement
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
+    duration: Duration,
+    /// Duration of the warm-up
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = parse_duration)]
+    warm_up: Duration,
+    /// Also prints the memory of each process at this interval; only of a started system
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, requires = "start")]
+    every: Option<Duration>,
     #[command(flatten)]
     pub(crate) data_set: data_set::Args,
     /// Also writes the results to a JSON file
@@ -40,62 +53,17 @@ pub(crate) struct Benchmark {
     pub(crate) json: Option<PathBuf>,
 }
 
-/// Load options.
-#[derive(Clone, Debug, clap::Args)]
-// Without `skip`, clap gives the group the name of the command's own group.
-#[group(skip)]
-pub(crate) struct Load {
-    /// Number of clients (closed loop): each sends its next call after the previous response
-    #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = clients)]
-    pub(crate) clients: usize,
-    /// Duration of the measurement
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
-    pub(crate) duration: Duration,
-    /// Duration of the warm-up
-    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = parse_duration)]
-    pub(crate) warm_up: Duration,
-}
-
-/// Open-loop load options.
-#[derive(Clone, Debug, clap::Args)]
-// Without `skip`, clap gives the group the name of the command's own group.
-#[group(skip)]
-pub(crate) struct Rate {
-    /// Starts calls at this rate (open loop), independent of responses; latency counts from the
-    /// scheduled start
-    #[arg(long, value_name = "PER_SECOND", conflicts_with = "clients")]
-    rate: Option<f64>,
-}
-
-impl Rate {
+impl Benchmark {
     /// Returns the load model.
-    pub(crate) fn model(&self, load: &Load) -> anyhow::Result<LoadModel> {
+    pub(crate) fn model(&self) -> anyhow::Result<LoadModel> {
+        ensure!(self.every.is_none_or(|every| !every.is_zero()), "--every must not be 0");
         match self.rate {
-            None => Ok(load.model()),
+            None => Ok(LoadModel::Closed(self.clients)),
             Some(rate) => {
                 ensure!(rate > 0.0 && rate.is_finite(), "--rate must be a number above 0");
                 Ok(LoadModel::Open(rate))
             }
         }
-    }
-}
-
-impl Load {
-    /// Returns the closed-loop load model.
-    pub(crate) fn model(&self) -> LoadModel {
-        LoadModel::Closed(self.clients)
-    }
-}
-
-impl Benchmark {
-    /// Creates the data set of a system.
-    pub(crate) async fn create_data_set(
-        &self,
-        system: &System,
-        list: &EdgeList,
-        seed: u64,
-    ) -> anyhow::Result<DataSet> {
-        DataSet::create(system.urls(), list, &self.data_set, seed).await
     }
 
     /// Warms a scenario up and measures it, until all deliveries are done.
@@ -106,57 +74,59 @@ impl Benchmark {
         scenario: Scenario,
         model: LoadModel,
     ) -> anyhow::Result<ScenarioResult> {
-        let clients = self.warm_up(system, data_set, scenario, model).await?;
+        // Background work of earlier calls.
+        system.wait_until_quiescent().await?;
+        let clients = Clients::new(system, data_set, self.clients)?;
+        clients.0[0].check(scenario).await?;
+        clients.run(scenario, model, self.warm_up, "warm-up").await;
         // Delivery to followers is part of a publish call. Deliveries of the warm-up are not
         // measured.
         system.wait_until_delivered().await?;
         let before = system.usage().await?;
         let began = Instant::now();
-        let mut measured = clients.run(scenario, model, self.load.duration, "calls").await;
+        let mut measured = tokio::select! {
+            measured = clients.run(scenario, model, self.duration, "calls") => measured,
+            failed = print_memory(system, began, self.every) => match failed? {},
+        };
         system.wait_until_delivered().await?;
         measured.seconds = began.elapsed().as_secs_f64();
         let usage = system.usage().await?.since(&before);
         Ok(ScenarioResult::new(scenario.name(), &measured, usage))
     }
+}
 
-    /// Checks and warms up the clients. Background work of earlier calls is done before.
-    pub(crate) async fn warm_up<'a>(
-        &self,
-        system: &System,
-        data_set: &'a DataSet,
-        scenario: Scenario,
-        model: LoadModel,
-    ) -> anyhow::Result<Clients<'a>> {
-        system.wait_until_quiescent().await?;
-        let clients = Clients::new(system, data_set, self.load.clients)?;
-        clients.0[0].check(scenario).await?;
-        let calls = clients.run(scenario, model, self.load.warm_up, "warm-up");
-        let (_, sample) = tokio::join!(calls, system.sample_commands(MONITOR_DURATION));
-        sample?;
-        Ok(clients)
+/// Prints the memory of each process periodically, if there is an interval.
+async fn print_memory(
+    system: &System,
+    began: Instant,
+    every: Option<Duration>,
+) -> anyhow::Result<Infallible> {
+    let Some(every) = every else { return pending().await };
+    loop {
+        sleep(every).await;
+        let seconds = began.elapsed().as_secs_f64();
+        for process in system.usage().await?.processes {
+            println!("{seconds:>8.1} s  {}", process.memory());
+        }
     }
 }
 
 /// The clients of a benchmark.
-pub(crate) struct Clients<'a>(Vec<Client<'a>>);
+struct Clients<'a>(Vec<Client<'a>>);
 
 impl<'a> Clients<'a> {
     fn new(system: &System, data_set: &'a DataSet, count: usize) -> anyhow::Result<Self> {
-        let channels = |url: &str| -> anyhow::Result<Vec<Channel>> {
-            (0..CONNECTIONS).map(|_| remote::channel(url)).collect()
-        };
-        let gateway = channels(&system.urls().gateway)?;
-        let relation = channels(&system.urls().relation)?;
+        let gateway = (0..CONNECTIONS).map(|_| remote::channel(&system.urls().gateway));
+        let gateway: Vec<Channel> = gateway.collect::<anyhow::Result<_>>()?;
         let client = |index: usize| {
             let random = SmallRng::seed_from_u64(data_set.seed ^ index as u64);
-            let connection = index % CONNECTIONS;
-            Client::new(data_set, gateway[connection].clone(), relation[connection].clone(), random)
+            Client::new(data_set, gateway[index % CONNECTIONS].clone(), random)
         };
         Ok(Self((0..count).map(client).collect()))
     }
 
     /// Runs a scenario for a duration.
-    pub(crate) async fn run(
+    async fn run(
         &self,
         scenario: Scenario,
         model: LoadModel,

@@ -92,20 +92,7 @@ where
     F: Future<Output = Result<(), Status>>,
 {
     let began = Instant::now();
-    run_until(model, began, |due| due >= began + duration, label, step).await
-}
-
-/// Runs `step` from `began` until `is_over` holds for the scheduled start of a call.
-pub(crate) async fn run_until<F>(
-    model: LoadModel,
-    began: Instant,
-    is_over: impl Fn(Instant) -> bool,
-    label: &'static str,
-    step: impl Fn(usize) -> F,
-) -> Measurements
-where
-    F: Future<Output = Result<(), Status>>,
-{
+    let is_over = |due| due >= began + duration;
     let measured = RefCell::new(Measurements::new());
     let calls = async {
         match model {
@@ -166,10 +153,6 @@ async fn open_loop<F>(
         tokio::select! {
             Some(()) = in_flight.next() => {}
             () = sleep_until(due.into()), if may_start => {
-                // The condition may have changed during the wait.
-                if is_over(due) {
-                    continue;
-                }
                 let number = count as usize;
                 in_flight.push(async move {
                     let done = step(number).await;
@@ -232,24 +215,6 @@ mod tests {
         assert_eq!(measured.latencies.len(), 20);
         // The last of 20 calls is due after 190 ms and finishes after 400 ms.
         assert!(measured.quantile_us(1.0) >= 200_000, "{}", measured.quantile_us(1.0));
-    }
-
-    #[tokio::test]
-    async fn open_loop_makes_late_calls_that_were_due_before_the_end() {
-        let (end, calls) = (Cell::new(None), Cell::new(0));
-        let is_over = |due| end.get().is_some_and(|end| due >= end);
-        let measured =
-            run_until(LoadModel::Open(100.0), Instant::now(), is_over, "test", async |_| {
-                calls.set(calls.get() + 1);
-                if calls.get() == 3 {
-                    // Blocks the thread, so that five calls fall due.
-                    std::thread::sleep(Duration::from_millis(55));
-                    end.set(Some(Instant::now()));
-                }
-                Ok(())
-            })
-            .await;
-        assert!(measured.latencies.len() >= 8, "{}", measured.latencies.len());
     }
 
     #[tokio::test]

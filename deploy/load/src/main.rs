@@ -3,7 +3,6 @@
 mod benchmark;
 mod child_process;
 mod data_set;
-mod fan_out;
 mod follow_graph;
 mod load_driver;
 mod memory;
@@ -13,8 +12,6 @@ mod results;
 mod run;
 mod scenario;
 mod service_clients;
-mod setup;
-mod soak;
 mod system;
 
 use std::process::ExitCode;
@@ -36,32 +33,24 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Run(run::Args),
-    FanOut(fan_out::Args),
+    Run(Box<run::Args>),
     Memory(memory::Args),
-    Soak(soak::Args),
 }
 
 fn main() -> ExitCode {
-    match run(Cli::parse().command) {
+    let Cli { command } = Cli::parse();
+    let work = async {
+        match command {
+            Command::Run(args) => run::run(*args).await,
+            Command::Memory(args) => memory::run(args).await,
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    match runtime.map_err(Into::into).and_then(|runtime| runtime.block_on(work)) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::from(2)
         }
     }
-}
-
-fn run(command: Command) -> anyhow::Result<ExitCode> {
-    match command {
-        Command::Run(args) => block_on(run::run(args)),
-        Command::FanOut(args) => block_on(fan_out::run(args)),
-        Command::Memory(args) => block_on(memory::run(args)),
-        Command::Soak(args) => block_on(soak::run(args)),
-    }
-}
-
-/// Runs an asynchronous command on one thread.
-fn block_on(work: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
 }

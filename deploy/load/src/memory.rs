@@ -2,9 +2,7 @@
 //! timelines. It adds one kind of data after the other, waits for quiescence and reads the memory
 //! in between.
 
-mod baseline;
 mod content;
-mod key_kinds;
 mod readings;
 mod report;
 
@@ -18,7 +16,7 @@ use microblog_local::{
 
 use self::{
     content::Content,
-    readings::{Reading, Store},
+    readings::Store,
     report::{Report, Step},
 };
 use crate::{
@@ -38,9 +36,7 @@ const HOME_POSTS_MAX: u64 = 800;
 
 /// Measures the Redis memory of each kind of data, in its own system.
 ///
-/// Reports two figures: growth of the memory that Redis uses, which includes its hash tables, and
-/// MEMORY USAGE of the keys. The baseline of follows is the same follows in two plain sorted sets
-/// on a default Redis: following and followers.
+/// Reports the growth of the memory that Redis uses, which includes its hash tables.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -63,11 +59,11 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let graph = args.data.graph()?;
     ensure!(graph.names().len() > 0, "the graph has no accounts");
-    let system = System::start(Layout::One, Some(1), None, &[]).await?;
+    let system = System::start(Layout::One, Some(1), None).await?;
     let connection = system.redis().await?.context("the system's Redis cannot be reached")?;
     let mut store = Store::new(connection);
     let report = measure(&args, &graph, system.urls(), &mut store).await?;
-    report.print();
+    print!("{}", report.table());
     write_json(args.json.as_deref(), &report)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -89,11 +85,6 @@ async fn measure(
     ensure!(follows.rejected_limit == 0, "{} follows were rejected", follows.rejected_limit);
     steps.end("follows, on both sides", follows.created, store).await?;
 
-    baseline::write(store, graph, &users.ids).await?;
-    steps.end(report::BASELINE, follows.created, store).await?;
-    store.remove(baseline::PATTERN).await?;
-    steps.last = store.read_when_quiescent().await?;
-
     let content = Content::new(urls, &users.ids).await?;
     let mut posts = Vec::new();
     for round in 0..args.posts {
@@ -113,7 +104,7 @@ async fn measure(
     content.read_homes().await?;
     let homes = format!("home timelines, {:.0} posts each", posts_of_homes(graph, args.posts));
     steps.end(&homes, accounts, store).await?;
-    Ok(Report { steps: steps.steps, keys: steps.last.kinds, expiring: store.expiring().clone() })
+    Ok(Report { steps: steps.steps })
 }
 
 /// Adds some data of every kind, so that connections, buffers and functions exist before the first
@@ -149,7 +140,7 @@ fn posts_of_homes(graph: &EdgeList, posts_each: u32) -> f64 {
 
 /// The measured steps and the last reading.
 struct Steps {
-    last: Reading,
+    last: i64,
     steps: Vec<Step>,
 }
 
@@ -157,9 +148,7 @@ impl Steps {
     /// Ends a step that added `count` entries.
     async fn end(&mut self, what: &str, count: u64, store: &mut Store) -> anyhow::Result<()> {
         let now = store.read_when_quiescent().await?;
-        let used = now.used - self.last.used;
-        let keys = now.bytes_of_keys() - self.last.bytes_of_keys();
-        self.steps.push(Step { what: what.to_owned(), count, used, keys });
+        self.steps.push(Step { what: what.to_owned(), count, used: now - self.last });
         self.last = now;
         Ok(())
     }

@@ -1,17 +1,14 @@
 //! The subcommand `run`: one scenario.
 
-mod import;
+use std::process::ExitCode;
 
-use std::{process::ExitCode, sync::LazyLock};
-
-use anyhow::ensure;
-use clap::{ValueEnum, builder::PossibleValue};
 use microblog_local::remote;
 
 use crate::{
-    benchmark::{Benchmark, Rate},
+    benchmark::Benchmark,
+    data_set::DataSet,
     follow_graph,
-    results::{exit_code, table, write_json},
+    results::write_json,
     scenario::Scenario,
     system::{Layout, System, Urls},
 };
@@ -22,44 +19,13 @@ use crate::{
 pub(crate) struct Args {
     /// The scenario
     #[arg(value_name = "SCENARIO")]
-    work: Work,
+    scenario: Scenario,
     #[command(flatten)]
     target: Target,
     #[command(flatten)]
     graph: follow_graph::Args,
     #[command(flatten)]
     benchmark: Benchmark,
-    #[command(flatten)]
-    rate: Rate,
-}
-
-/// The scenario.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Work {
-    /// Calls of clients.
-    Calls(Scenario),
-    /// Import of the graph's follows.
-    Import,
-}
-
-impl ValueEnum for Work {
-    fn value_variants<'a>() -> &'a [Self] {
-        static ALL: LazyLock<Vec<Work>> = LazyLock::new(|| {
-            let calls = Scenario::value_variants().iter().copied().map(Work::Calls);
-            calls.chain([Work::Import]).collect()
-        });
-        &ALL
-    }
-
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        match self {
-            Self::Calls(scenario) => scenario.to_possible_value(),
-            Self::Import => Some(PossibleValue::new(import::NAME).help(
-                "Imports the follows of the graph once, as `microblog import` does; ignores the \
-                 client options. A call is a follow",
-            )),
-        }
-    }
 }
 
 /// The system to measure.
@@ -100,9 +66,7 @@ impl Target {
     /// Starts a system, or returns the running one.
     pub(crate) async fn system(&self) -> anyhow::Result<System> {
         match self.start {
-            Some(layout) => {
-                System::start(layout, self.threads, self.redis_url.as_deref(), &[]).await
-            }
+            Some(layout) => System::start(layout, self.threads, self.redis_url.as_deref()).await,
             None => Ok(System::external(Urls {
                 gateway: self.gateway_url.clone(),
                 user: self.user_url.clone(),
@@ -116,31 +80,13 @@ impl Target {
 
 /// Runs the command.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let Args { work, target, graph, benchmark, rate } = args;
-    let model = rate.model(&benchmark.load)?;
+    let Args { scenario, target, graph, benchmark } = args;
+    let model = benchmark.model()?;
     let list = graph.graph()?;
-    ensure!(!list.edges.is_empty(), "the graph has no follows");
     let system = target.system().await?;
-    let outcome = match work {
-        Work::Import => import::measure(&system, &list).await?,
-        Work::Calls(scenario) => {
-            let data_set = benchmark.create_data_set(&system, &list, graph.seed()).await?;
-            benchmark.measure(&system, &data_set, scenario, model).await?
-        }
-    };
-    print!("{}", table(std::slice::from_ref(&outcome)));
+    let data_set = DataSet::create(system.urls(), &list, &benchmark.data_set, graph.seed).await?;
+    let outcome = benchmark.measure(&system, &data_set, scenario, model).await?;
+    print!("{}", outcome.table());
     write_json(benchmark.json.as_deref(), &outcome)?;
-    Ok(exit_code([&outcome]))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn run_accepts_import_and_all_scenarios() {
-        assert_eq!(Work::from_str("import", false), Ok(Work::Import));
-        assert_eq!(Work::from_str("mixed", false), Ok(Work::Calls(Scenario::Mixed)));
-        assert!(Work::from_str("export", false).is_err());
-    }
+    Ok(if outcome.errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

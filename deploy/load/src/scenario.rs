@@ -17,26 +17,18 @@ pub(crate) const MIX: [(Scenario, u32); 3] =
 pub(crate) enum Scenario {
     /// A page of 50 followers of an account, with the viewer's relation to each
     ViewFollowers,
-    /// The relation of two accounts, from the relation service directly
-    Relation,
-    /// One account, with the viewer's relation to it
-    ViewUser,
     /// Follow an account and, in the next call, unfollow it
     Follow,
     /// Publish a post
     Publish,
     /// The first page of the home timeline
     Home,
-    /// Five pages of the home timeline, as one operation
-    Scroll,
     /// The first page of a user timeline
     UserTimeline,
     /// 60% home, 30% user timeline, 10% publish, as in DeathStarBench's social network
     Mixed,
     /// Like a post and, in the next call, unlike it
     Like,
-    /// Register an account and log in, as one operation
-    RegisterLogin,
 }
 
 impl Scenario {

@@ -1,18 +1,13 @@
 //! A system to measure: one that is started on this machine with its own Redis, or an external one.
 //! It has its URLs and reads its resource usage, and calls only its health service.
 
-pub(crate) mod aof;
 mod launch;
-mod monitor;
 mod procfs;
 pub(crate) mod quiescence;
 mod redis_admin;
 mod usage;
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use microblog_keyspace::redis::aio::MultiplexedConnection;
@@ -20,10 +15,10 @@ use microblog_local::remote;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-use self::{launch::Store, monitor::MonitorSample};
+use self::launch::Store;
 pub(crate) use self::{
     launch::{Layout, Urls},
-    usage::{ProcessUsage, Usage},
+    usage::Usage,
 };
 use crate::child_process::Child;
 
@@ -37,31 +32,27 @@ pub(crate) struct System {
     // Fields drop in order: clients of Redis first, the directory last.
     children: Vec<Child>,
     store: Option<Store>,
-    sample: Mutex<Option<MonitorSample>>,
     _directory: Option<TempDir>,
 }
 
 impl System {
     /// Starts a system on free ports of 127.0.0.1, with a private redis-server and data in a
     /// temporary directory, and waits until all servers serve. Rate limits are off and the log
-    /// level is `warn`, unless `environment` overrides them. `environment` is added to this
-    /// process's own.
+    /// level is `warn`, unless the environment of this process overrides them.
     ///
     /// With `redis_url`, the servers use that Redis instead, whose usage is unknown.
     pub(crate) async fn start(
         layout: Layout,
         threads: Option<usize>,
         redis_url: Option<&str>,
-        environment: &[(String, String)],
     ) -> anyhow::Result<Self> {
         let directory = TempDir::with_prefix("microblog-load-")
             .context("cannot make a temporary directory: set TMPDIR to another directory")?;
-        let started = launch::start(layout, threads, redis_url, environment, directory.path())?;
+        let started = launch::start(layout, threads, redis_url, directory.path())?;
         let system = Self {
             urls: started.urls,
             children: started.children,
             store: started.store,
-            sample: Mutex::default(),
             _directory: Some(directory),
         };
         system.wait().await?;
@@ -70,7 +61,7 @@ impl System {
 
     /// Returns an external system, whose processes are unknown.
     pub(crate) fn external(urls: Urls) -> Self {
-        Self { urls, children: Vec::new(), store: None, sample: Mutex::default(), _directory: None }
+        Self { urls, children: Vec::new(), store: None, _directory: None }
     }
 
     /// Returns the URLs of its servers.
@@ -98,28 +89,6 @@ impl System {
         quiescence::wait_until_delivered(&mut admin).await
     }
 
-    /// Waits until no background work is pending, rewrites the append-only file and turns automatic
-    /// rewrites off. Does nothing for an external system.
-    pub(crate) async fn prepare_measurement(&self) -> anyhow::Result<()> {
-        let Some(mut admin) = self.redis().await? else { return Ok(()) };
-        quiescence::wait_until_quiescent(&mut admin).await?;
-        aof::rewrite(&mut admin).await
-    }
-
-    /// Samples the commands with MONITOR. INFO counts commands of clients and commands inside
-    /// functions together; the sample separates them. Half a second has an error of about 1%.
-    /// Sample under the load of the measurement but before it: Redis takes up to twice as long per
-    /// command under MONITOR.
-    ///
-    /// Without a sample, [`RedisUsage`](usage::RedisUsage) has neither the number of commands nor
-    /// their time. Does nothing for an external system.
-    pub(crate) async fn sample_commands(&self, length: Duration) -> anyhow::Result<()> {
-        let Some(store) = &self.store else { return Ok(()) };
-        let sample = store.admin.sample_commands(length).await?;
-        *self.sample.lock().unwrap_or_else(PoisonError::into_inner) = Some(sample);
-        Ok(())
-    }
-
     /// Returns the resource usage so far of the processes that it started, and of its own Redis;
     /// nothing for an external system. Fails if a process has exited, since the measurement is then invalid.
     pub(crate) async fn usage(&self) -> anyhow::Result<Usage> {
@@ -128,8 +97,7 @@ impl System {
             self.children.iter().map(|child| (child.name(), child.id())).collect();
         let mut redis = None;
         if let Some(store) = &self.store {
-            let sample = self.sample.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            let (redis_id, usage) = store.admin.usage(sample).await?;
+            let (redis_id, usage) = store.admin.usage().await?;
             ids.push(("redis-server", redis_id));
             redis = Some(usage);
         }
@@ -176,17 +144,15 @@ mod tests {
     use super::*;
 
     async fn started(layout: Layout, processes: usize) {
-        let system = System::start(layout, Some(1), None, &[]).await.unwrap();
+        let system = System::start(layout, Some(1), None).await.unwrap();
         let directory = system._directory.as_ref().unwrap().path().to_owned();
         let mut redis = system.redis().await.unwrap().unwrap();
         let keys: u64 = cmd("DBSIZE").query_async(&mut redis).await.unwrap();
         assert!(keys > 0, "the servers use a different Redis");
         let before = system.usage().await.unwrap();
-        assert_eq!(before.redis.as_ref().unwrap().commands, None);
-        system.sample_commands(POLL_INTERVAL).await.unwrap();
         let _: String = cmd("PING").query_async(&mut redis).await.unwrap();
         let used = system.usage().await.unwrap().since(&before);
-        assert!(used.redis.unwrap().commands.is_some_and(|commands| commands > 0));
+        assert!(used.redis.unwrap().commands > 0);
         if cfg!(target_os = "linux") {
             assert_eq!(used.processes.len(), processes);
             assert!(used.processes.iter().all(|process| process.resident_bytes > 1 << 20));
@@ -212,7 +178,6 @@ mod tests {
         let (gateway, user, relation, post, timeline) = (at(1), at(2), at(3), at(4), at(5));
         let system = System::external(Urls { gateway, user, relation, post, timeline });
         assert_eq!(system.urls().post, "http://127.0.0.1:4");
-        system.sample_commands(POLL_INTERVAL).await.unwrap();
         assert!(system.redis().await.unwrap().is_none());
         let usage = system.usage().await.unwrap();
         assert!(usage.processes.is_empty() && usage.redis.is_none());

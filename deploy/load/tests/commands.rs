@@ -66,18 +66,7 @@ fn run_measures_a_scenario_on_a_started_system() {
 
 #[test]
 fn no_call_of_any_scenario_fails() {
-    for scenario in [
-        "view-followers",
-        "relation",
-        "view-user",
-        "follow",
-        "publish",
-        "home",
-        "scroll",
-        "user-timeline",
-        "like",
-        "register-login",
-    ] {
+    for scenario in ["view-followers", "follow", "publish", "home", "user-timeline", "like"] {
         let (_, measured) = run_small(scenario);
         assert_eq!((&measured["scenario"], &measured["errors"]), (&json!(scenario), &json!({})));
         assert!(is_positive(&measured["calls"]), "{measured}");
@@ -85,42 +74,34 @@ fn no_call_of_any_scenario_fails() {
 }
 
 #[test]
-fn run_measures_import_in_follows() {
-    let (text, measured) = run_small("import");
-    assert!(text.lines().any(|line| line.starts_with("import ") && line.contains(" - ")), "{text}");
-    assert!(is_positive(&measured["calls_per_second"]));
-    assert_eq!(measured["latency_us"], Value::Null);
-    // The size range of a generated graph with these options.
-    assert!((300..700).contains(&measured["calls"].as_u64().unwrap()), "{measured}");
-}
-
-#[test]
-fn soak_samples_memory_under_load() {
-    let (text, measured) =
-        measured(&[&["soak", "--layout=five", "--every=200ms"], &SMALL[..]].concat());
-    let readings = measured["readings"].as_array().unwrap();
-    // One before, one after, and at least one in between.
-    assert!(readings.len() >= 3, "{measured}");
-    assert_eq!(text.lines().filter(|line| line.contains(" s ")).count(), readings.len(), "{text}");
-    for reading in readings {
-        let processes = reading["processes"].as_array().unwrap();
-        assert_eq!(processes.len(), 6, "{reading}");
-        for process in processes {
-            let bytes = |name: &str| process[name].as_u64().unwrap();
-            assert!(bytes("anonymous_bytes") > 1 << 18, "{process}");
-            assert!(bytes("resident_bytes") > bytes("anonymous_bytes"), "{process}");
-        }
-    }
-    assert_eq!(measured["outcome"]["errors"], json!({}));
-}
-
-#[test]
-fn fan_out_measures_delivery_to_all_followers() {
-    let arguments = ["fan-out", "--followers=40", "--posts=2", "--entries=3"];
+fn run_prints_the_memory_of_each_process_periodically() {
+    let arguments = [&["run", "mixed", "--start=five", "--every=100ms"], &SMALL[..]].concat();
     let (text, measured) = measured(&arguments);
-    assert!(text.starts_with("2 posts to 40 followers, each with 3 posts at home\n"), "{text}");
-    assert!(is_positive(&measured["deliveries_per_second"]));
-    assert_eq!(measured["author_ms"].as_array().unwrap().len(), 2);
+    let readings = text.lines().filter(|line| line.contains(" s  redis-server")).count();
+    assert!(readings > 0, "{text}");
+    let processes = measured["usage"]["processes"].as_array().unwrap();
+    assert_eq!(processes.len(), 6, "{measured}");
+    for process in processes {
+        let bytes = |name: &str| process[name].as_u64().unwrap();
+        assert!(bytes("anonymous_bytes") > 1 << 18, "{process}");
+        assert!(bytes("resident_bytes") > bytes("anonymous_bytes"), "{process}");
+    }
+    assert_eq!(measured["errors"], json!({}));
+}
+
+#[test]
+fn memory_measures_each_kind_of_data() {
+    let arguments = ["memory", "--accounts=300", "--posts=2", "--likes=3", "--comments=1"];
+    let (text, measured) = measured(&arguments);
+    let steps = measured["steps"].as_array().unwrap();
+    let kinds: Vec<_> = steps.iter().map(|step| step["what"].as_str().unwrap()).collect();
+    let expected = ["accounts", "follows, on both sides", "posts", "likes", "comments"];
+    assert_eq!(kinds[..5], expected, "{text}");
+    assert!(kinds[5].starts_with("home timelines, "), "{text}");
+    for step in steps {
+        assert!(is_positive(&step["count"]) && is_positive(&step["used"]), "{step}");
+    }
+    assert_eq!(measured["steps"][2]["count"], 600);
 }
 
 #[test]

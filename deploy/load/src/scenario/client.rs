@@ -1,4 +1,4 @@
-//! A client of the gateway and of the relation service. It decodes a response only if the next call
+//! A client of the gateway. It decodes a response only if the next call
 //! needs it, because clients share the machine with the system. [Sanity
 //! checks](super::sanity_checks) validate responses before the measurement.
 
@@ -7,27 +7,22 @@ use std::cell::{Cell, RefCell};
 use bytes::Bytes;
 use http::uri::PathAndQuery;
 use microblog_proto::gateway::{
-    FollowRequest, LikeRequest, LoginRequest, PublishRequest, RegisterRequest, UnfollowRequest,
-    UnlikeRequest, UserRef, ViewFollowersRequest, ViewHomeRequest, ViewUserRequest,
-    ViewUserTimelineRequest, user_ref,
+    FollowRequest, LikeRequest, PublishRequest, UnfollowRequest, UnlikeRequest, UserRef,
+    ViewFollowersRequest, ViewHomeRequest, ViewUserTimelineRequest, user_ref,
 };
-use microblog_proto::relation::BatchGetRelationsRequest;
 use prost::Message as _;
-use rand::{Rng as _, RngExt as _, rngs::SmallRng, seq::IndexedRandom as _};
+use rand::{RngExt as _, rngs::SmallRng, seq::IndexedRandom as _};
 use tonic::{Request, Status, transport::Channel};
 use uuid::Uuid;
 
 use super::{MIX, Scenario, methods::Method};
 use crate::{
-    data_set::{DataSet, PASSWORD, Session},
+    data_set::{DataSet, Session},
     raw_call,
 };
 
 /// The size of a page of followers.
 pub(crate) const PAGE_SIZE: usize = 50;
-
-/// The pages of a scroll.
-const SCROLL_PAGES: usize = 5;
 
 /// A text of typical length.
 const TEXT: &str = "the quick brown fox jumps over a lazy dog while people write about weather, \
@@ -37,7 +32,6 @@ const TEXT: &str = "the quick brown fox jumps over a lazy dog while people write
 pub(crate) struct Client<'a> {
     pub(super) data_set: &'a DataSet,
     gateway: Channel,
-    relation: Channel,
     random: RefCell<SmallRng>,
     /// The change that the next call reverts: the session, and the account or post.
     undo: Cell<Option<(&'a Session, u64)>>,
@@ -45,44 +39,26 @@ pub(crate) struct Client<'a> {
 
 impl<'a> Client<'a> {
     /// Returns a client with these channels and this source of random numbers.
-    pub(crate) fn new(
-        data_set: &'a DataSet,
-        gateway: Channel,
-        relation: Channel,
-        random: SmallRng,
-    ) -> Self {
-        Self { data_set, gateway, relation, random: RefCell::new(random), undo: Cell::new(None) }
+    pub(crate) fn new(data_set: &'a DataSet, gateway: Channel, random: SmallRng) -> Self {
+        Self { data_set, gateway, random: RefCell::new(random), undo: Cell::new(None) }
     }
 
     /// Runs a scenario once.
     pub(crate) async fn perform(&self, scenario: Scenario) -> Result<(), Status> {
         match scenario {
             Scenario::ViewFollowers => self.view_followers().await,
-            Scenario::Relation => {
-                self.call_relation(pair(self.session(), self.account())).await.map(drop)
-            }
-            Scenario::ViewUser => self.view_user().await,
             Scenario::Follow => self.follow().await,
             Scenario::Publish => self.publish().await,
-            Scenario::Home => {
-                self.call(self.session().request(home(String::new()))).await.map(drop)
-            }
-            Scenario::Scroll => self.scroll().await,
+            Scenario::Home => self.call(self.session().request(home())).await.map(drop),
             Scenario::UserTimeline => self.user_timeline().await,
             Scenario::Mixed => Box::pin(self.perform(self.random_of_mix())).await,
             Scenario::Like => self.like().await,
-            Scenario::RegisterLogin => self.register_and_login().await,
         }
     }
 
     /// Calls the gateway and returns the encoded response.
     pub(super) async fn call<M: Method>(&self, request: Request<M>) -> Result<Bytes, Status> {
         call(self.gateway.clone(), request).await
-    }
-
-    /// Calls the relation service and returns the encoded response.
-    pub(super) async fn call_relation<M: Method>(&self, message: M) -> Result<Bytes, Status> {
-        call(self.relation.clone(), Request::new(message)).await
     }
 
     /// Calls the gateway and decodes the response.
@@ -122,17 +98,14 @@ impl<'a> Client<'a> {
         self.call(self.session().request(followers(listed))).await.map(drop)
     }
 
-    async fn view_user(&self) -> Result<(), Status> {
-        self.call(self.session().request(user(self.account()))).await.map(drop)
-    }
-
     async fn follow(&self) -> Result<(), Status> {
         if let Some((session, target)) = self.undo.take() {
             return self.call(session.request(unfollow(target))).await.map(drop);
         }
-        let (session, target) = (self.session(), self.account());
-        if target == session.account {
-            return self.view_user().await;
+        let session = self.session();
+        let mut target = self.account();
+        while target == session.account {
+            target = self.account();
         }
         self.call(session.request(follow(target))).await?;
         self.undo.set(Some((session, target)));
@@ -141,18 +114,6 @@ impl<'a> Client<'a> {
 
     async fn publish(&self) -> Result<(), Status> {
         self.call(self.session().request(publish())).await.map(drop)
-    }
-
-    async fn scroll(&self) -> Result<(), Status> {
-        let (session, mut page_token) = (self.session(), String::new());
-        for _ in 0..SCROLL_PAGES {
-            page_token =
-                self.call_and_decode(session.request(home(page_token))).await?.next_page_token;
-            if page_token.is_empty() {
-                break;
-            }
-        }
-        Ok(())
     }
 
     async fn user_timeline(&self) -> Result<(), Status> {
@@ -168,26 +129,6 @@ impl<'a> Client<'a> {
         self.undo.set(Some((session, post_id)));
         Ok(())
     }
-
-    pub(super) async fn register_and_login(&self) -> Result<(), Status> {
-        let name = format!("l{:015x}", self.random.borrow_mut().next_u64() >> 4);
-        let email = format!("{name}@load.invalid");
-        let password = PASSWORD.to_owned();
-        let message = RegisterRequest {
-            request_id: Uuid::new_v4().to_string(),
-            email: email.clone(),
-            name,
-            password: password.clone(),
-            display_name: String::new(),
-        };
-        self.call(Request::new(message)).await?;
-        let session =
-            self.call_and_decode(Request::new(LoginRequest { login: email, password })).await?;
-        if session.token.is_empty() {
-            return Err(Status::data_loss("response has no token"));
-        }
-        Ok(())
-    }
 }
 
 async fn call<M: Method>(channel: Channel, request: Request<M>) -> Result<Bytes, Status> {
@@ -200,20 +141,8 @@ async fn call<M: Method>(channel: Channel, request: Request<M>) -> Result<Bytes,
     Ok(answer)
 }
 
-pub(super) fn pair(viewer: &Session, target: u64) -> BatchGetRelationsRequest {
-    BatchGetRelationsRequest {
-        viewer_id: viewer.account,
-        target_ids: vec![target],
-        ..Default::default()
-    }
-}
-
 pub(super) fn followers(listed: u64) -> ViewFollowersRequest {
     ViewFollowersRequest { user: by_id(listed), page_size: PAGE_SIZE as i32, ..Default::default() }
-}
-
-pub(super) fn user(id: u64) -> ViewUserRequest {
-    ViewUserRequest { user: by_id(id) }
 }
 
 pub(super) fn follow(target: u64) -> FollowRequest {
@@ -228,8 +157,8 @@ pub(super) fn publish() -> PublishRequest {
     PublishRequest { request_id: Uuid::new_v4().to_string(), text: TEXT.to_owned() }
 }
 
-pub(super) fn home(page_token: String) -> ViewHomeRequest {
-    ViewHomeRequest { page_token, ..Default::default() }
+pub(super) fn home() -> ViewHomeRequest {
+    ViewHomeRequest::default()
 }
 
 pub(super) fn timeline(of: u64) -> ViewUserTimelineRequest {

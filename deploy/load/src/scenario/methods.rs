@@ -1,13 +1,11 @@
 //! Method path and response type of each request type.
 
 use microblog_proto::gateway::{
-    FollowRequest, FollowResponse, LikeRequest, LikeResponse, LoginRequest, LoginResponse,
-    PublishRequest, PublishResponse, RegisterRequest, RegisterResponse, UnfollowRequest,
-    UnfollowResponse, UnlikeRequest, UnlikeResponse, ViewFollowersRequest, ViewFollowersResponse,
-    ViewHomeRequest, ViewHomeResponse, ViewUserRequest, ViewUserResponse, ViewUserTimelineRequest,
+    FollowRequest, FollowResponse, LikeRequest, LikeResponse, PublishRequest, PublishResponse,
+    UnfollowRequest, UnfollowResponse, UnlikeRequest, UnlikeResponse, ViewFollowersRequest,
+    ViewFollowersResponse, ViewHomeRequest, ViewHomeResponse, ViewUserTimelineRequest,
     ViewUserTimelineResponse,
 };
-use microblog_proto::relation::{BatchGetRelationsRequest, BatchGetRelationsResponse};
 use prost::Message;
 
 /// A request type with its method.
@@ -31,14 +29,8 @@ macro_rules! methods {
 }
 
 methods! {
-    "relation.v1.RelationService";
-    "BatchGetRelations": BatchGetRelationsRequest => BatchGetRelationsResponse, false;
-}
-
-methods! {
     "gateway.v1.GatewayService";
     "ViewFollowers": ViewFollowersRequest => ViewFollowersResponse, false;
-    "ViewUser": ViewUserRequest => ViewUserResponse, false;
     "Follow": FollowRequest => FollowResponse, false;
     "Unfollow": UnfollowRequest => UnfollowResponse, false;
     "Publish": PublishRequest => PublishResponse, false;
@@ -46,6 +38,4 @@ methods! {
     "ViewUserTimeline": ViewUserTimelineRequest => ViewUserTimelineResponse, false;
     "Like": LikeRequest => LikeResponse, false;
     "Unlike": UnlikeRequest => UnlikeResponse, true;
-    "Register": RegisterRequest => RegisterResponse, false;
-    "Login": LoginRequest => LoginResponse, false;
 }

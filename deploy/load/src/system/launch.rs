@@ -92,7 +92,6 @@ pub(super) fn start(
     layout: Layout,
     threads: Option<usize>,
     redis_url: Option<&str>,
-    environment: &[(String, String)],
     directory: &Path,
 ) -> anyhow::Result<Started> {
     let redis_server = env::var_os("MICROBLOG_REDIS_SERVER").map(PathBuf::from);
@@ -103,7 +102,7 @@ pub(super) fn start(
         directory,
         ports: Ports::free()?,
         // The last value of a variable wins.
-        environment: defaults.into_iter().chain(threads).chain(environment.to_vec()).collect(),
+        environment: defaults.into_iter().chain(threads).collect(),
     };
     let data = directory.join("data");
     let (children, store) = match (layout, redis_url) {

@@ -1,11 +1,6 @@
 //! Resource usage of a system, so far and between two times.
 
-use std::collections::BTreeMap;
-
 use serde::Serialize;
-
-use super::monitor::MonitorSample;
-use crate::redis_info::CommandStats;
 
 /// Resource usage of a system's processes and Redis.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -30,16 +25,12 @@ pub(crate) struct ProcessUsage {
     pub(crate) anonymous_bytes: u64,
 }
 
-/// Statistics of Redis.
-#[derive(Clone, Debug, Serialize)]
+/// Counters of Redis. Include the services' periodic jobs, which send some thousand commands a
+/// second without load.
+#[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct RedisUsage {
-    /// Commands that clients sent, without commands inside functions. Includes the services'
-    /// periodic jobs, which send some thousand commands a second without load. An estimate from the
-    /// [sample](super::System::sample_commands); `None` without one.
-    pub(crate) commands: Option<u64>,
-    /// Execution time of these commands, including commands inside functions, without socket I/O.
-    /// An estimate like `commands`, except for functions, whose time is exact.
-    pub(crate) server_us: Option<u64>,
+    /// Commands, with those inside functions.
+    pub(crate) commands: u64,
     /// Reads of sockets: one per round trip, or fewer if one read contains several pipelined
     /// requests.
     pub(crate) round_trips: u64,
@@ -47,18 +38,6 @@ pub(crate) struct RedisUsage {
     pub(crate) bytes_in: u64,
     /// Bytes to clients.
     pub(crate) bytes_out: u64,
-    #[serde(skip)]
-    by_name: BTreeMap<String, CommandStats>,
-    #[serde(skip)]
-    sample: Option<MonitorSample>,
-}
-
-/// Connection statistics of Redis.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Traffic {
-    pub(super) reads: u64,
-    pub(super) bytes_in: u64,
-    pub(super) bytes_out: u64,
 }
 
 impl Usage {
@@ -69,43 +48,32 @@ impl Usage {
             cpu_us: process.cpu_us.saturating_sub(earlier(&process.name).map_or(0, |p| p.cpu_us)),
             ..process.clone()
         };
-        let redis = match (&self.redis, &before.redis) {
+        let redis = match (self.redis, before.redis) {
             (Some(redis), Some(before)) => Some(redis.since(before)),
-            (redis, _) => redis.clone(),
+            (redis, _) => redis,
         };
         Self { processes: self.processes.iter().map(process).collect(), redis }
     }
 }
 
-impl RedisUsage {
-    /// Returns the usage from Redis' counters and an optional MONITOR sample.
-    pub(super) fn new(
-        by_name: BTreeMap<String, CommandStats>,
-        traffic: Traffic,
-        sample: Option<MonitorSample>,
-    ) -> Self {
-        let sent = sample.as_ref().map(|sample| sample.sent(&by_name));
-        let Traffic { reads, bytes_in, bytes_out } = traffic;
-        Self {
-            commands: sent.map(|sent| sent.calls),
-            server_us: sent.map(|sent| sent.us),
-            round_trips: reads,
-            bytes_in,
-            bytes_out,
-            by_name,
-            sample,
-        }
+impl ProcessUsage {
+    /// Returns a line with the memory.
+    pub(crate) fn memory(&self) -> String {
+        let [resident, anonymous] =
+            [self.resident_bytes, self.anonymous_bytes].map(|bytes| bytes as f64 / 1e6);
+        format!("{:<20}{resident:>8.1} MB resident, {anonymous:>8.1} MB anonymous", self.name)
     }
+}
 
-    fn since(&self, before: &Self) -> Self {
-        let earlier = |name: &str| before.by_name.get(name).copied().unwrap_or_default();
-        let by_name = self.by_name.iter().map(|(name, &now)| (name.clone(), now - earlier(name)));
-        let traffic = Traffic {
-            reads: self.round_trips.saturating_sub(before.round_trips),
+impl RedisUsage {
+    // A restart of redis-server resets the counters.
+    fn since(self, before: Self) -> Self {
+        Self {
+            commands: self.commands.saturating_sub(before.commands),
+            round_trips: self.round_trips.saturating_sub(before.round_trips),
             bytes_in: self.bytes_in.saturating_sub(before.bytes_in),
             bytes_out: self.bytes_out.saturating_sub(before.bytes_out),
-        };
-        Self::new(by_name.collect(), traffic, self.sample.clone())
+        }
     }
 }
 
@@ -113,28 +81,27 @@ impl RedisUsage {
 mod tests {
     use super::*;
 
-    fn usage(cpu_us: u64, reads: u64, get: CommandStats) -> Usage {
+    fn usage(cpu_us: u64, count: u64) -> Usage {
         let process = ProcessUsage {
             name: "redis-server".to_owned(),
             cpu_us,
             resident_bytes: cpu_us,
             anonymous_bytes: cpu_us,
         };
-        let by_name = BTreeMap::from([("get".to_owned(), get)]);
-        let traffic = Traffic { reads, bytes_in: 2 * reads, bytes_out: 3 * reads };
-        let sample = MonitorSample::from_lines(["+1.0 [0 127.0.0.1:1] \"get\" \"a\""].into_iter());
-        let redis = RedisUsage::new(by_name, traffic, Some(sample));
+        let redis = RedisUsage {
+            commands: count,
+            round_trips: 2 * count,
+            bytes_in: 3 * count,
+            bytes_out: 4 * count,
+        };
         Usage { processes: vec![process], redis: Some(redis) }
     }
 
     #[test]
     fn since_subtracts_counters_and_keeps_sizes() {
-        let before = usage(100, 10, CommandStats { calls: 4, us: 40 });
-        let after = usage(150, 30, CommandStats { calls: 9, us: 60 });
-        let used = after.since(&before);
+        let used = usage(150, 30).since(&usage(100, 10));
         assert_eq!((used.processes[0].cpu_us, used.processes[0].resident_bytes), (50, 150));
-        let redis = used.redis.unwrap();
-        assert_eq!((redis.round_trips, redis.bytes_in, redis.bytes_out), (20, 40, 60));
-        assert_eq!((redis.commands, redis.server_us), (Some(5), Some(20)));
+        let RedisUsage { commands, round_trips, bytes_in, bytes_out } = used.redis.unwrap();
+        assert_eq!([commands, round_trips, bytes_in, bytes_out], [20, 40, 60, 80]);
     }
 }

@@ -27,6 +27,7 @@
 //! | `post:{p}:comment_request:<author>:<uuid>` | string | idempotency key, in the post's partition: the comment that a request made | 24 h |
 //! | `post:{p}:post_rate:<author>` · `comment_rate:<author>` | string | rate limit of posts (comments), GCRA: the theoretical arrival time, in µs | a minute |
 //! | `post:{p}:restore_rate:<account>` | string | rate limit of restores, likewise | a minute |
+//! | `post:{p}:journal` | stream | the change journal; absent unless the service records its changes | the newest entries |
 //! | `post:{p}:clock` | string | the last tick of the partition's clock | for ever |
 //! | `post:{p}:authors` | set (intset) | the partition's authors, for scans | until forgotten |
 //! | `post:{p}:forgotten` | set (intset) | deleted accounts of the partition | for ever |
@@ -67,7 +68,7 @@ macro_rules! keys_of_partition {
     };
 }
 
-keys_of_partition!(outbox pending clock authors forgotten forgetting);
+keys_of_partition!(outbox pending journal clock authors forgotten forgetting);
 keys_of_partition!(archive_outbox evictable post_tombstones watermark erasure_fence);
 
 /// Returns the post whose hash a key names.

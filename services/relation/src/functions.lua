@@ -92,8 +92,8 @@ local function index(lists, peers)
 end
 
 register('relation_repair_clock', repair_clock, 'allow-oom')
-register('relation_forget', forget, 'allow-oom')
-register('relation_finish_forgetting', finish_forgetting, 'allow-oom')
+register_change('relation_forget', forget, 'allow-oom')
+register_change('relation_finish_forgetting', finish_forgetting, 'allow-oom')
 
 -- Removes outbox entries (acknowledgement), unless newer changes of the same edges replaced them.
 register('relation_confirm', confirm, 'allow-oom')

@@ -171,6 +171,17 @@ impl List {
         }
     }
 
+    /// Returns the names of a beginning and an end of an entry in the change journal; `None` for a
+    /// list that follows from others.
+    pub(crate) const fn change_names(self) -> Option<[&'static str; 2]> {
+        match self {
+            Self::Following => Some(["follow", "unfollow"]),
+            Self::Blocks => Some(["block", "unblock"]),
+            Self::Mutes => Some(["mute", "unmute"]),
+            Self::Followers | Self::Mutuals | Self::BlockedBy => None,
+        }
+    }
+
     /// Returns the list of the other account with the inverse edges; `None` if there are none.
     pub(crate) const fn inverse(self) -> Option<Self> {
         match self {

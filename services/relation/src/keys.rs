@@ -14,6 +14,7 @@
 //! | `rel:{p}:unblocked:<u>` | zset | tombstones: former blockers → version of the end | 24 h |
 //! | `rel:{p}:mutes:<u>` | zset | accounts that `u` mutes → version | for ever |
 //! | `rel:{p}:pending` | zset | outbox: changes `follow:A>B` and `block:A>B` without acknowledgement → version | until acknowledged |
+//! | `rel:{p}:journal` | stream | the change journal ([`JournalEntry`](crate::JournalEntry)); absent unless the service records its changes | the newest entries |
 //! | `rel:{p}:clock` | string | last tick of the partition's clock | for ever |
 //! | `rel:{p}:users` | set (intset) | the partition's users with lists; only `Verify` reads it | for ever |
 //! | `rel:{p}:forgotten` | set (intset) | deleted accounts of the partition | for ever |
@@ -46,7 +47,7 @@ macro_rules! keys {
 keys!(of_user, UserId:
     following following_ids followers follower_ids mutual lost
     blocks blocked_by unblocked mutes);
-keys!(of_partition, Partition: pending clock users forgotten forgetting);
+keys!(of_partition, Partition: pending journal clock users forgotten forgetting);
 
 /// Returns the key of a list.
 pub(crate) fn list(list: List, user: UserId) -> String {

@@ -13,6 +13,7 @@ mod error;
 mod forget;
 mod graph;
 mod intersection;
+mod journal;
 mod keys;
 mod listing;
 mod not_followed_back;
@@ -38,6 +39,7 @@ pub use edge_saga::{EdgeSaga, ImportResult, SagaResult};
 pub use error::Error;
 pub use forget::forget_marked;
 pub use graph::{Change, Conflict, Counts, Edge, Include, List, ListSet, Outcome, Relation, State};
+pub use journal::JournalEntry;
 pub use store::{
     BlockProjectionResult, BlockSourceResult, OutboxEntry, ProjectionResult, SourceResult, Store,
     Targets,

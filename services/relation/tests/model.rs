@@ -1,7 +1,7 @@
 //! Model test of the follow graph: many tasks follow, unfollow, remove, block and unblock among few
 //! users. Some operations stop after any of their steps; all are replayed in any order; two
 //! sweepers run meanwhile. In the end both sides, mutuals, counts and id sets agree with the model,
-//! and the outbox is empty.
+//! and the outbox is empty. The change journal, replayed, has the same source edges.
 //!
 //! Before some operations, one side of their edge is lost, in part or whole: each call reconciles
 //! both sides.
@@ -14,14 +14,15 @@
 mod support;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use microblog_domain::UserId;
 use microblog_relation::{
-    Change, Edge, EdgeSaga, Error, List, OutboxEntry, Outcome, Store, Sweeper, Targets, verify_user,
+    Change, Edge, EdgeSaga, Error, JournalEntry, List, OutboxEntry, Outcome, Store, Sweeper,
+    Targets, verify_user,
 };
 use microblog_testkit::{self as testkit, Topology};
 use proptest::{
@@ -316,6 +317,40 @@ impl Case {
         Ok(())
     }
 
+    /// Opens the journals of the users' partitions.
+    async fn open_journals(&self) {
+        for user in self.users.iter() {
+            support::open_journal(&self.redis, user.partition()).await;
+        }
+    }
+
+    /// Checks that the journals, replayed, have the source edges of the lists with their versions.
+    async fn journal_agrees(&self) -> Result<(), Error> {
+        for &user in self.users.iter() {
+            let mut replayed = BTreeMap::new();
+            for entry in support::journal(&self.redis, user.partition()).await {
+                match entry {
+                    JournalEntry::Edge(list, change) if change.edge.from == user => {
+                        let version = change.exists.then_some(change.version);
+                        replayed.insert((list as u8, change.edge.to), version);
+                    }
+                    _ => {}
+                }
+            }
+            for list in [List::Following, List::Blocks] {
+                let page = self.store.page(list, user, None, None, 100).await?;
+                let stored: BTreeMap<_, _> =
+                    page.entries.iter().map(|entry| (entry.member, entry.score)).collect();
+                let of_list = replayed.iter().filter(|((of, _), _)| *of == list as u8);
+                let replayed: BTreeMap<_, _> = of_list
+                    .filter_map(|((_, to), version)| Some((to.get(), (*version)?)))
+                    .collect();
+                assert_eq!(replayed, stored, "{list:?} of {user}");
+            }
+        }
+        Ok(())
+    }
+
     async fn nothing_waits(&self) -> bool {
         let partitions: Vec<_> = self.users.iter().map(|user| (user.partition(), 0)).collect();
         let waiting = self.store.outbox_page(&partitions).await.unwrap();
@@ -326,6 +361,7 @@ impl Case {
 
 /// Runs the operations of a case, with all concurrent disturbances.
 async fn play(case: Case, operations: Vec<Operation>) -> Result<(), Error> {
+    case.open_journals().await;
     let mut lanes = Vec::new();
     for first in 0..USERS {
         for second in first + 1..USERS {
@@ -366,7 +402,8 @@ async fn play(case: Case, operations: Vec<Operation>) -> Result<(), Error> {
     replayer.abort();
     sweepers.iter().for_each(|sweeper| sweeper.abort());
     case.replay().await?;
-    case.agrees_with(&follows, &blocks).await
+    case.agrees_with(&follows, &blocks).await?;
+    case.journal_agrees().await
 }
 
 fn any_interleaving_ends_as_the_model(topology: Topology, cases: u32) {

@@ -114,5 +114,5 @@ end
 register('post_publish', publish)
 register('post_delete', delete, 'allow-oom')
 register('post_notify', notify, 'allow-oom')
-register('post_forget', forget, 'allow-oom')
-register('post_finish_forgetting', finish_forgetting, 'allow-oom')
+register_change('post_forget', forget, 'allow-oom')
+register_change('post_finish_forgetting', finish_forgetting, 'allow-oom')

@@ -31,6 +31,7 @@ const DELETIONS: AccountDeletions = AccountDeletions {
     forget: "post_forget",
     finish: "post_finish_forgetting",
     clock: keys::clock,
+    journal: keys::journal,
     accounts: keys::authors,
     forgotten: keys::forgotten,
     forgetting: keys::forgetting,

@@ -50,6 +50,12 @@ local function block(keys, args)
   local count = (version and 0 or 1) + (follows and 1 or 0)
   local issued = count > 0 and issue(clock, issuer, count) or {}
   if not version then
+    record('block', user, target, issued[1])
+  end
+  if follows then
+    record('unfollow', user, target, issued[count])
+  end
+  if not version then
     outcome, version = DONE, issued[1]
     redis.call('ZADD', blocks, version, target)
     redis.call('ZADD', pending, version, outbox_block(user, target))
@@ -75,10 +81,12 @@ local function unblock(keys, args)
     if version then
       return { PENDING, tonumber(version) }
     elseif not always then
+      record('unblock', user, target, now_stamp(user))
       return { NOTHING, 0 }
     end
   end
   local version = issue(clock, issuer, 1)[1]
+  record('unblock', user, target, version)
   redis.call('ZREM', blocks, target)
   redis.call('ZADD', pending, version, outbox_block(user, target))
   return { DONE, tonumber(version) }
@@ -101,6 +109,7 @@ local function bump_block_version(keys, args)
     return 0
   end
   local version = version_above(issue(clock, issuer, 1)[1], seen, tonumber(args[6]))
+  record(exists and 'block' or 'unblock', user, target, version)
   if exists then
     redis.call('ZADD', blocks, version, target)
   end
@@ -142,6 +151,9 @@ local function project_block(keys, args)
 
   local follows = follows_peer(following, following_ids, user)
   local ended = follows and issue(clock, issuer, 1)[1] or nil
+  if ended then
+    record('unfollow', target, user, ended)
+  end
   redis.call('ZADD', blocked_by, version, user)
   redis.call('ZREM', unblocked, user)
   redis.call('SADD', users, target)
@@ -152,11 +164,11 @@ end
 -- Adds a target to a private list without inverse edges.
 --
 -- KEYS: clock, forgotten, users; of the user: the list.
--- ARGV: issuer, user, target, limit of the list.
+-- ARGV: kind of change, issuer, user, target, limit of the list.
 -- Returns outcome.
 local function add(keys, args)
   local clock, forgotten, users, list = keys[1], keys[2], keys[3], keys[4]
-  local issuer, user, target, limit = tonumber(args[1]), args[2], args[3], tonumber(args[4])
+  local issuer, user, target, limit = tonumber(args[2]), args[3], args[4], tonumber(args[5])
   if redis.call('SISMEMBER', forgotten, user) == 1 then
     return FORGOTTEN
   elseif redis.call('ZSCORE', list, target) then
@@ -164,13 +176,24 @@ local function add(keys, args)
   elseif redis.call('ZCARD', list) >= limit then
     return LIMIT
   end
-  redis.call('ZADD', list, issue(clock, issuer, 1)[1], target)
+  local version = issue(clock, issuer, 1)[1]
+  record(args[1], user, target, version)
+  redis.call('ZADD', list, version, target)
   redis.call('SADD', users, user)
   return DONE
 end
 
-register('relation_block', block, 'allow-oom')
-register('relation_unblock', unblock, 'allow-oom')
-register('relation_bump_block_version', bump_block_version, 'allow-oom')
-register('relation_project_block', project_block, 'allow-oom')
-register('relation_add', add, 'allow-oom')
+-- Removes a target from a private list without inverse edges.
+--
+-- KEYS: of the user: the list. ARGV: kind of change, user, target.
+local function remove(keys, args)
+  record(args[1], args[2], args[3], now_stamp(args[2]))
+  return redis.call('ZREM', keys[1], args[3])
+end
+
+register_change('relation_block', block, 'allow-oom')
+register_change('relation_unblock', unblock, 'allow-oom')
+register_change('relation_bump_block_version', bump_block_version, 'allow-oom')
+register_change('relation_project_block', project_block, 'allow-oom')
+register_change('relation_add', add, 'allow-oom')
+register_change('relation_remove', remove, 'allow-oom')

@@ -75,6 +75,7 @@ local function follow(keys, args)
       if new_is_follower[i] then
         both[#both + 1], both_at[#both_at + 1] = target, issued[i]
       end
+      record('follow', follower, target, issued[i])
     end
     call_with('ZADD', following, entries)
     call_with('SADD', following_ids, new)
@@ -133,6 +134,17 @@ local function unfollow(keys, args)
   end
 
   local issued = #ended > 0 and issue(clock, issuer, #ended) or {}
+  local n = 0
+  for i, target in ipairs(targets) do
+    if outcomes[i] == DONE then
+      n = n + 1
+      versions[i] = tonumber(issued[n])
+      record('unfollow', follower, target, issued[n])
+    elseif outcomes[i] == NOTHING then
+      -- Ends a follow that was recorded and then lost.
+      record('unfollow', follower, target, now_stamp(follower))
+    end
+  end
   if #unlisted > 0 then
     call_with('ZREM', mutual, unlisted)
   end
@@ -145,13 +157,6 @@ local function unfollow(keys, args)
     call_with('SREM', following_ids, ended)
     call_with('ZREM', mutual, ended)
     call_with('ZADD', pending, changes)
-    local n = 0
-    for i = 1, #targets do
-      if outcomes[i] == DONE then
-        n = n + 1
-        versions[i] = tonumber(issued[n])
-      end
-    end
   end
 
   local answer = {}
@@ -193,7 +198,9 @@ local function bump_versions(keys, args)
   for i, at in ipairs(as_seen) do
     local target = args[at]
     local version = version_above(issued[i], tonumber(args[at + 1]), tonumber(args[at + 3]))
-    if args[at + 2] == '1' then
+    local exists = args[at + 2] == '1'
+    record(exists and 'follow' or 'unfollow', follower, target, version)
+    if exists then
       redis.call('ZADD', following, version, target)
     else
       redis.call('SREM', keys[4], target)
@@ -365,9 +372,9 @@ local function compare(keys, args)
   return answer
 end
 
-register('relation_follow', follow)
-register('relation_unfollow', unfollow, 'allow-oom')
-register('relation_bump_versions', bump_versions, 'allow-oom')
+register_change('relation_follow', follow)
+register_change('relation_unfollow', unfollow, 'allow-oom')
+register_change('relation_bump_versions', bump_versions, 'allow-oom')
 register('relation_project', project, 'allow-oom')
 register('relation_compare', compare, 'allow-oom')
 

@@ -48,6 +48,7 @@ impl Store {
     async fn block_within(&self, edge: Edge, limit: u32) -> Result<BlockSourceResult, Error> {
         let (user, partition) = (edge.from, edge.from.partition());
         let call = Call::new("relation_block")
+            .journal(partition, keys::journal(partition))
             .key(keys::clock(partition))
             .key(keys::pending(partition))
             .key(keys::forgotten(partition))
@@ -77,6 +78,7 @@ impl Store {
     pub async fn unblock(&self, edge: Edge, force: bool) -> Result<(Outcome, u64), Error> {
         let (user, partition) = (edge.from, edge.from.partition());
         let call = Call::new("relation_unblock")
+            .journal(partition, keys::journal(partition))
             .key(keys::clock(partition))
             .key(keys::pending(partition))
             .key(keys::blocks(user))
@@ -93,6 +95,7 @@ impl Store {
     pub async fn project_block(&self, change: &Change) -> Result<BlockProjectionResult, Error> {
         let (target, partition) = (change.edge.to, change.edge.to.partition());
         let call = Call::new("relation_project_block")
+            .journal(partition, keys::journal(partition))
             .key(keys::clock(partition))
             .key(keys::pending(partition))
             .key(keys::forgotten(partition))
@@ -124,6 +127,7 @@ impl Store {
         let Conflict { change, known } = *conflict;
         let (user, partition) = (change.edge.from, change.edge.from.partition());
         let call = Call::new("relation_bump_block_version")
+            .journal(partition, keys::journal(partition))
             .key(keys::clock(partition))
             .key(keys::pending(partition))
             .key(keys::blocks(user))

@@ -82,6 +82,7 @@ impl Store {
     fn follow_call(&self, user: UserId) -> Call {
         let partition = user.partition();
         Call::new("relation_follow")
+            .journal(partition, keys::journal(partition))
             .key(keys::clock(partition))
             .key(keys::pending(partition))
             .key(keys::forgotten(partition))
@@ -110,6 +111,7 @@ impl Store {
         let call = |group: &Targets| {
             let (user, partition) = (group.user, group.user.partition());
             Call::new("relation_unfollow")
+                .journal(partition, keys::journal(partition))
                 .key(keys::clock(partition))
                 .key(keys::pending(partition))
                 .key(keys::following(user))
@@ -288,6 +290,7 @@ fn bump_versions(conflicts: &[Conflict]) -> Call {
     let follower = conflicts[0].change.edge.from;
     let partition = follower.partition();
     let call = Call::new("relation_bump_versions")
+        .journal(partition, keys::journal(partition))
         .key(keys::clock(partition))
         .key(keys::pending(partition))
         .key(keys::following(follower))

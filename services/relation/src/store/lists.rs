@@ -7,7 +7,7 @@ use microblog_keyspace::{
     redis::{Cmd, cmd},
 };
 
-use super::{Store, outcome};
+use super::{Store, malformed, outcome};
 use crate::{
     graph::{Counts, List, Outcome},
     keys,
@@ -22,12 +22,15 @@ const LOOK_UP_MAX: usize = 500;
 impl Store {
     /// Adds an account to a private list without inverse edges.
     pub async fn add(&self, list: List, user: UserId, account: UserId) -> Result<Outcome, Error> {
+        let Some([begin, _]) = list.change_names() else { return Err(malformed("list")) };
         let partition = user.partition();
         let call = Call::new("relation_add")
+            .journal(partition, keys::journal(partition))
             .key(keys::clock(partition))
             .key(keys::forgotten(partition))
             .key(keys::users(partition))
             .key(keys::list(list, user))
+            .arg(begin)
             .issuing(partition)
             .arg(user.get())
             .arg(account.get())
@@ -37,8 +40,15 @@ impl Store {
 
     /// Removes an account from a private list without inverse edges.
     pub async fn remove(&self, list: List, user: UserId, account: UserId) -> Result<(), Error> {
-        let remove = cmd("ZREM").arg(keys::list(list, user)).arg(account.get()).take();
-        self.keyspace.query(remove).await
+        let Some([_, end]) = list.change_names() else { return Err(malformed("list")) };
+        let partition = user.partition();
+        let call = Call::new("relation_remove")
+            .journal(partition, keys::journal(partition))
+            .key(keys::list(list, user))
+            .arg(end)
+            .arg(user.get())
+            .arg(account.get());
+        self.keyspace.call(call).await
     }
 
     /// Returns the version up to which a user's follows are settled, that is, acknowledged by their

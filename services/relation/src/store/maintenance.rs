@@ -56,6 +56,7 @@ const DELETIONS: AccountDeletions = AccountDeletions {
     forget: "relation_forget",
     finish: "relation_finish_forgetting",
     clock: keys::clock,
+    journal: keys::journal,
     accounts: keys::users,
     forgotten: keys::forgotten,
     forgetting: keys::forgetting,

@@ -6,14 +6,15 @@ use std::{net::TcpListener, time::Duration};
 
 use clap::Parser as _;
 use microblog_chassis::{Worker, serve};
-use microblog_domain::UserId;
+use microblog_domain::{Partition, UserId};
+use microblog_keyspace::Version;
 use microblog_proto::{
     common::ErrorReason,
     relation::{
         self as pb, EdgeList, RelationState, relation_service_client::RelationServiceClient,
     },
 };
-use microblog_relation::{Config, Store};
+use microblog_relation::{Config, JournalEntry, Store};
 use microblog_testkit as testkit;
 use tonic::{
     Code, Status,
@@ -172,6 +173,41 @@ pub(crate) async fn admin_of(
         testkit::Store::Cluster(cluster) => cluster.primary_of(key, 0).await,
     };
     redis.nodes()[node].admin().await
+}
+
+fn journal_key(partition: Partition) -> String {
+    format!("rel:{{{partition}}}:journal")
+}
+
+/// Opens the journal of a partition, unless it is open.
+pub(crate) async fn open_journal(redis: &testkit::Store, partition: Partition) {
+    let key = journal_key(partition);
+    let mut admin = admin_of(redis, &key).await;
+    let opened: u64 =
+        testkit::redis::cmd("EXISTS").arg(&key).query_async(&mut admin).await.unwrap();
+    if opened == 0 {
+        let mut open = testkit::redis::cmd("XADD");
+        open.arg(key).arg("1-0").arg("c").arg("opened").exec_async(&mut admin).await.unwrap();
+    }
+}
+
+/// Returns the versions and the texts of the entries of a partition's journal.
+pub(crate) async fn journal_texts(
+    redis: &testkit::Store,
+    partition: Partition,
+) -> Vec<(Version, String)> {
+    let key = journal_key(partition);
+    let mut admin = admin_of(redis, &key).await;
+    let read = testkit::redis::cmd("XRANGE").arg(key).arg("-").arg("+").take();
+    let entries: Vec<(String, [String; 2])> = read.query_async(&mut admin).await.unwrap();
+    entries.into_iter().map(|(id, [_, text])| (id.parse().unwrap(), text)).collect()
+}
+
+/// Returns the changes in a partition's journal.
+pub(crate) async fn journal(redis: &testkit::Store, partition: Partition) -> Vec<JournalEntry> {
+    let texts = journal_texts(redis, partition).await.into_iter();
+    let texts = texts.filter(|(_, text)| text != "opened");
+    texts.map(|(_, text)| JournalEntry::parse(&text).expect(&text)).collect()
 }
 
 /// Returns a client of a server that listens, or will.

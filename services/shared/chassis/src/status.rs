@@ -14,6 +14,10 @@ pub const DOMAIN: &str = "microblog";
 // Prefix of the proto's enum values, omitted in an `ErrorInfo`.
 const REASON_PREFIX: &str = "ERROR_REASON_";
 
+/// The delay after which a caller retries a change of a partition that is recovering. A recovery
+/// takes seconds.
+const RECOVERY_RETRY_DELAY: Duration = Duration::from_secs(1);
+
 /// Returns a status with a reason. The text is sent to the caller: it must not contain secrets.
 pub fn with_reason(code: Code, reason: ErrorReason, text: impl Into<String>) -> Status {
     Status::with_error_details(code, text, info(reason))
@@ -82,6 +86,15 @@ pub fn store_full() -> Status {
 pub fn clock_ahead() -> Status {
     let text = "the clock that issues ids is ahead of the time; nothing was changed";
     with_reason(Code::Unavailable, ErrorReason::ClockAhead, text)
+}
+
+/// Returns UNAVAILABLE, with a retry delay, for a change of a partition that has lost changes.
+/// Nothing was changed.
+pub fn recovering() -> Status {
+    let mut details = info(ErrorReason::Recovering);
+    details.set_retry_info(Some(RECOVERY_RETRY_DELAY));
+    let text = "the store has lost changes and recovers them; nothing was changed";
+    Status::with_error_details(Code::Unavailable, text, details)
 }
 
 /// Returns INTERNAL for a fault of the service. Log the cause; the status omits it.

@@ -15,6 +15,8 @@ pub struct AccountDeletions {
     pub finish: &'static str,
     /// Returns the key of the clock.
     pub clock: fn(Partition) -> String,
+    /// Returns the key of the change journal.
+    pub journal: fn(Partition) -> String,
     /// Returns the key of the set of all accounts with data.
     pub accounts: fn(Partition) -> String,
     /// Returns the key of the set of deleted accounts.
@@ -28,6 +30,7 @@ impl AccountDeletions {
     pub async fn mark(&self, keyspace: &Keyspace, user: UserId) -> Result<(), Error> {
         let partition = user.partition();
         let call = Call::new(self.forget)
+            .journal(partition, (self.journal)(partition))
             .key((self.clock)(partition))
             .key((self.forgotten)(partition))
             .key((self.forgetting)(partition))
@@ -71,6 +74,7 @@ impl AccountDeletions {
     ) -> Result<bool, Error> {
         let partition = user.partition();
         let call = Call::new(self.finish)
+            .journal(partition, (self.journal)(partition))
             .key((self.forgetting)(partition))
             .key((self.accounts)(partition))
             .keys(must_be_empty)

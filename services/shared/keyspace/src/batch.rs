@@ -8,7 +8,11 @@ use redis::{Cmd, Value};
 use tokio::sync::Semaphore;
 
 use crate::{
-    Call, Error, library::VersionedLibrary, reply::is_generic_error, route::Routed,
+    Call, Error,
+    journal::SeenVersions,
+    library::VersionedLibrary,
+    reply::{check, is_generic_error},
+    route::Routed,
     shared_pool::SharedPool,
 };
 
@@ -38,10 +42,10 @@ enum Request {
 }
 
 impl Item {
-    fn command(&self, library: &VersionedLibrary) -> Routed<'_> {
+    fn command(&self, library: &VersionedLibrary, seen: &SeenVersions) -> Routed<'_> {
         let command = match &self.request {
             Request::Query(command) => Cow::Borrowed(command),
-            Request::Call(call) => Cow::Owned(call.command(library)),
+            Request::Call(call) => Cow::Owned(call.command(library, seen)),
         };
         (Some(self.partition), command)
     }
@@ -93,20 +97,34 @@ impl Batch {
         Self { items: indices.iter().map(|&index| self.items[index].clone()).collect() }
     }
 
+    /// Returns the results in the replies; the first error reply as an error.
+    pub(crate) fn results(
+        &self,
+        replies: Vec<Value>,
+        seen: &SeenVersions,
+    ) -> Result<Vec<Value>, Error> {
+        let result = |(item, reply): (&Item, Value)| match &item.request {
+            Request::Query(_) => check(reply),
+            Request::Call(call) => check(call.result(reply, seen)?),
+        };
+        self.items.iter().zip(replies).map(result).collect()
+    }
+
     /// Sends all commands and returns the replies in the order added, which may be error replies.
     pub(crate) async fn send(
         &self,
         pool: &SharedPool,
         library: &VersionedLibrary,
+        seen: &SeenVersions,
     ) -> Result<Vec<Value>, Error> {
         let permits = Semaphore::new(IN_FLIGHT_COMMANDS_MAX);
         let mut pipelines = self.items.chunks(PIPELINE_COMMANDS_MAX);
         if let (Some(items), None) = (pipelines.next(), pipelines.next()) {
             // One pipeline: the common case.
-            return send_pipeline(items, pool, library, &permits).await;
+            return send_pipeline(items, pool, library, seen, &permits).await;
         }
         let pipelines = self.items.chunks(PIPELINE_COMMANDS_MAX);
-        let sent = pipelines.map(|items| send_pipeline(items, pool, library, &permits));
+        let sent = pipelines.map(|items| send_pipeline(items, pool, library, seen, &permits));
         Ok(try_join_all(sent).await?.into_iter().flatten().collect())
     }
 }
@@ -115,11 +133,12 @@ async fn send_pipeline(
     items: &[Item],
     pool: &SharedPool,
     library: &VersionedLibrary,
+    seen: &SeenVersions,
     permits: &Semaphore,
 ) -> Result<Vec<Value>, Error> {
     // Cannot fail: the semaphore is never closed, and has more permits than a pipeline commands.
     let _permits = permits.acquire_many(items.len() as u32).await;
-    let commands: Vec<_> = items.iter().map(|item| item.command(library)).collect();
+    let commands: Vec<_> = items.iter().map(|item| item.command(library, seen)).collect();
     let replies = pool.commands(&commands).await?;
     if replies.len() == items.len() {
         Ok(replies)

@@ -1,8 +1,9 @@
 //! Calls of functions of the service's library: builds `FCALL`.
 
-use redis::{Arg, Cmd, ToRedisArgs};
+use microblog_domain::Partition;
+use redis::{Arg, Cmd, ToRedisArgs, Value};
 
-use crate::library::VersionedLibrary;
+use crate::{Error, journal::SeenVersions, library::VersionedLibrary};
 
 /// A call of a function: its name in the library's source, its keys and its arguments.
 ///
@@ -14,12 +15,14 @@ pub struct Call {
     // A `Cmd` stores a list of byte strings in one buffer, which suits many small ones.
     keys: Cmd,
     arguments: Cmd,
+    // Of a function that changes the state, with its journal.
+    journal: Option<(Partition, String)>,
 }
 
 impl Call {
     /// Returns a call without keys and arguments.
     pub fn new(function: &'static str) -> Self {
-        Self { function, keys: Cmd::new(), arguments: Cmd::new() }
+        Self { function, keys: Cmd::new(), arguments: Cmd::new(), journal: None }
     }
 
     /// Adds a key.
@@ -42,20 +45,46 @@ impl Call {
         self
     }
 
-    /// Returns the command, with the function name of this library version.
-    pub(crate) fn command(&self, library: &VersionedLibrary) -> Cmd {
+    /// Adds the journal of a function that is registered with `register_change`.
+    #[must_use]
+    pub fn journal(mut self, partition: Partition, key: String) -> Self {
+        self.journal = Some((partition, key));
+        self
+    }
+
+    /// Returns the command, with the function name of this library version. `seen` are the versions
+    /// of the keyspace.
+    pub(crate) fn command(&self, library: &VersionedLibrary, seen: &SeenVersions) -> Cmd {
         let arguments = self.keys.args_iter().chain(self.arguments.args_iter());
-        let bytes: usize = arguments.clone().map(|argument| bytes_of(&argument).len()).sum();
-        let keys = self.keys.args_iter().len();
+        let bytes: usize = arguments.map(|argument| bytes_of(&argument).len()).sum();
+        let keys = self.keys.args_iter().len() + usize::from(self.journal.is_some());
         let count = keys + self.arguments.args_iter().len();
-        let mut command = Cmd::with_capacity(3 + count, bytes + self.function.len() + 32);
+        let mut command = Cmd::with_capacity(5 + count, bytes + self.function.len() + 96);
         command.arg("FCALL");
         library.write_function(self.function, &mut command);
         command.arg(keys);
-        for argument in arguments {
-            command.arg(bytes_of(&argument));
+        let add = |command: &mut Cmd, arguments: &Cmd| {
+            arguments.args_iter().for_each(|argument| {
+                command.arg(bytes_of(&argument));
+            });
+        };
+        add(&mut command, &self.keys);
+        if let Some((_, key)) = &self.journal {
+            command.arg(key);
+        }
+        add(&mut command, &self.arguments);
+        if let Some((partition, _)) = self.journal {
+            command.arg(&seen.newest_version(partition));
         }
         command
+    }
+
+    /// Returns the result in a reply, which may be an error reply.
+    pub(crate) fn result(&self, reply: Value, seen: &SeenVersions) -> Result<Value, Error> {
+        match self.journal {
+            Some((partition, _)) => seen.take_result(partition, reply),
+            None => Ok(reply),
+        }
     }
 
     /// Returns the first key, which determines the node of a cluster.
@@ -87,12 +116,37 @@ mod tests {
     #[test]
     fn command_has_the_versioned_function_and_the_number_of_keys() {
         let library = VersionedLibrary::new(Library { name: "test", source: "-- nothing\n" });
+        let seen = SeenVersions::new();
         let call = Call::new("f").arg(1).key("a").arg(&[2, 3]).key("b").arg("");
-        let command = call.command(&library).get_packed_command();
+        let command = call.command(&library, &seen).get_packed_command();
         let suffix = library.name.strip_prefix("test").unwrap();
         let mut expected = redis::cmd("FCALL");
         expected.arg(format!("f{suffix}")).arg(2).arg("a").arg("b");
         expected.arg(1).arg(2).arg(3).arg("");
         assert_eq!(command, expected.get_packed_command());
+    }
+
+    #[test]
+    fn journal_and_newest_version_are_the_last_key_and_arguments() {
+        let library = VersionedLibrary::new(Library { name: "test", source: "-- nothing\n" });
+        let (seen, partition) = (SeenVersions::new(), Partition::new(7));
+        let call = Call::new("f").journal(partition, "j".into()).key("a").arg(1);
+        let words = |seen: &SeenVersions| -> Vec<String> {
+            let command = call.command(&library, seen);
+            let word = |word: Arg<&[u8]>| String::from_utf8(bytes_of(&word).to_vec()).unwrap();
+            command.args_iter().skip(2).map(word).collect()
+        };
+        assert_eq!(words(&seen), ["2", "a", "j", "1", "0", "0"]);
+        let reply = |version: &str| {
+            Value::Array(vec![Value::Int(5), Value::BulkString(version.as_bytes().to_vec())])
+        };
+        for (version, newest) in [("3-0", ["3", "0"]), ("2-9", ["3", "0"]), ("3-8", ["3", "8"])] {
+            assert_eq!(call.result(reply(version), &seen).unwrap(), Value::Int(5));
+            assert_eq!(words(&seen)[4..], newest, "after {version}");
+        }
+        let unrecorded = Value::Array(vec![Value::Int(6), Value::Nil]);
+        assert_eq!(call.result(unrecorded, &seen).unwrap(), Value::Int(6));
+        assert!(call.result(reply("rubbish"), &seen).is_err());
+        assert!(call.result(Value::Int(5), &seen).is_err());
     }
 }

@@ -23,6 +23,11 @@ pub enum Error {
     #[error("the clock of a partition is ahead of the time")]
     ClockAhead(#[source] RedisError),
 
+    /// The partition has lost changes that this process has seen, and is not recovered yet. The
+    /// function changed nothing, and may be retried.
+    #[error("a partition has lost changes and is recovering")]
+    Recovering(#[source] RedisError),
+
     /// Redis or a function rejected the command with an error reply.
     #[error("redis refused the command: {code}")]
     Refused {
@@ -79,6 +84,9 @@ const TRANSIENT_CODES: [&str; 14] = [
 /// The code with which a function rejects to issue a stamp too far ahead of the time.
 const CLOCK_AHEAD: &str = "CLOCK_AHEAD";
 
+/// The code with which a function rejects to change a partition that has lost changes.
+const RECOVERING: &str = "RECOVERING";
+
 /// The code of a command that Redis rejects at `maxmemory`.
 const FULL: &str = "OOM";
 
@@ -100,6 +108,7 @@ impl Error {
             Self::Unavailable(_)
             | Self::Full(_)
             | Self::ClockAhead(_)
+            | Self::Recovering(_)
             | Self::Malformed(_)
             | Self::Config(_) => None,
         }
@@ -111,6 +120,7 @@ impl Error {
             Self::Refused { code, .. } => Some(code),
             Self::Full(_) => Some(FULL),
             Self::ClockAhead(_) => Some(CLOCK_AHEAD),
+            Self::Recovering(_) => Some(RECOVERING),
             Self::Unavailable(cause) => cause.downcast_ref().and_then(RedisError::code),
             Self::Malformed(_) | Self::Config(_) => None,
         }
@@ -123,6 +133,7 @@ impl Error {
             Self::Unavailable(_) => "unavailable",
             Self::Full(_)
             | Self::ClockAhead(_)
+            | Self::Recovering(_)
             | Self::Refused { .. }
             | Self::Malformed(_)
             | Self::Config(_) => "malformed",
@@ -152,6 +163,7 @@ impl From<RedisError> for Error {
         match error.code() {
             Some(FULL) => Self::Full(error),
             Some(CLOCK_AHEAD) => Self::ClockAhead(error),
+            Some(RECOVERING) => Self::Recovering(error),
             Some(code) if !TRANSIENT_CODES.contains(&code) => {
                 Self::Refused { code: code.to_owned(), source: error }
             }

@@ -15,6 +15,7 @@ use crate::{
     dedicated_pool::DedicatedPools,
     endpoint::Endpoint,
     error::within,
+    journal::SeenVersions,
     library::VersionedLibrary,
     page,
     reply::{check, decode, is_generic_error},
@@ -44,6 +45,7 @@ struct Inner {
     shared: SharedPool,
     dedicated: DedicatedPools,
     library: VersionedLibrary,
+    seen_versions: SeenVersions,
     // Of each client-side cache.
     cache_bytes_max: usize,
     // The number of completed loads, so that concurrent calls load the library once.
@@ -67,6 +69,7 @@ impl Keyspace {
                     metrics,
                 ),
                 library: VersionedLibrary::new(library),
+                seen_versions: SeenVersions::new(),
                 cache_bytes_max: config.redis_cache_bytes,
                 load_count: AtomicU64::new(0),
                 load_lock: Mutex::new(()),
@@ -156,29 +159,31 @@ impl Inner {
     async fn call(&self, call: Call) -> Result<Value, Error> {
         let partition = call.first_key().and_then(partition_of);
         let load_count = self.load_count.load(Ordering::Acquire);
-        let reply = self.shared.command(call.command(&self.library), partition).await?;
-        if !is_generic_error(&reply) {
-            return Ok(reply);
+        let command = || call.command(&self.library, &self.seen_versions);
+        let mut reply = self.shared.command(command(), partition).await?;
+        if is_generic_error(&reply) {
+            // Boxed, like all rare paths: they would enlarge the future of the common one.
+            Box::pin(self.load_once(load_count)).await?;
+            reply = self.shared.command(command(), partition).await?;
         }
-        // Boxed, like all rare paths: they would enlarge the future of the common one.
-        Box::pin(self.load_once(load_count)).await?;
-        self.shared.command(call.command(&self.library), partition).await
+        call.result(reply, &self.seen_versions)
     }
 
     async fn send(&self, batch: Batch) -> Result<Vec<Value>, Error> {
         let load_count = self.load_count.load(Ordering::Acquire);
-        let mut replies = batch.send(&self.shared, &self.library).await?;
+        let seen = &self.seen_versions;
+        let mut replies = batch.send(&self.shared, &self.library, seen).await?;
         let failed = batch.calls_with_generic_error(&replies);
         if !failed.is_empty() {
             Box::pin(self.load_once(load_count)).await?;
             // Repeats no call that ran on a node with the library.
             let repeated = batch.select(&failed);
-            let repeated = Box::pin(repeated.send(&self.shared, &self.library)).await?;
+            let repeated = Box::pin(repeated.send(&self.shared, &self.library, seen)).await?;
             for (index, reply) in failed.into_iter().zip(repeated) {
                 replies[index] = reply;
             }
         }
-        replies.into_iter().map(check).collect()
+        batch.results(replies, seen)
     }
 
     // Loads the library unless another call has loaded it since `load_count` was read. Ends within

@@ -12,6 +12,8 @@ const PRELUDE: &str = concat!(
     "\n",
     include_str!("prelude/id_generator.lua"),
     "\n",
+    include_str!("prelude/journal.lua"),
+    "\n",
     include_str!("prelude/outbox.lua"),
     "\n",
     include_str!("prelude/account_deletions.lua"),

@@ -122,6 +122,11 @@ local function issue_prepared(prepared)
   return stamps
 end
 
+-- Returns a stamp of the server's time in the partition of an id. It may not be unique. Needs TIME.
+local function now_stamp(id)
+  return integer(stamp_at(now_ticks(), math.floor(tonumber(id) / 4) % 1024))
+end
+
 -- Prepares and issues `count` stamps of a partition.
 local function issue(clock, issuer, count)
   return issue_prepared(prepare(clock, issuer, count))

@@ -1,0 +1,118 @@
+//! Change journals: a stream for each partition with every change of its state, which
+//! `prelude/journal.lua` writes. This file has the versions, and the newest ones that this process
+//! has seen.
+
+use std::{
+    fmt,
+    str::FromStr,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use microblog_domain::Partition;
+use redis::Value;
+
+use crate::{Error, reply::check};
+
+/// The bits of the number within an epoch: a million changes a second for twelve days.
+const NUMBER_BITS: u32 = 40;
+
+/// The version of a change, which is the id of its journal entry: an epoch, which begins with each
+/// recovery, and a number. Versions of a partition grow. The number format keeps their order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version(u64);
+
+impl Version {
+    /// Returns the version as a number below 2^63.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// Returns the epoch.
+    pub const fn epoch(self) -> u64 {
+        self.0 >> NUMBER_BITS
+    }
+
+    /// Returns the number within the epoch.
+    pub const fn number(self) -> u64 {
+        self.0 & ((1 << NUMBER_BITS) - 1)
+    }
+}
+
+/// A malformed version.
+#[derive(Debug, thiserror::Error)]
+#[error("the version of a change is malformed")]
+pub struct MalformedVersion;
+
+impl FromStr for Version {
+    type Err = MalformedVersion;
+
+    fn from_str(text: &str) -> Result<Self, MalformedVersion> {
+        let (epoch, number) = text.split_once('-').ok_or(MalformedVersion)?;
+        let parse = |digits: &str| digits.parse::<u64>().map_err(|_| MalformedVersion);
+        let (epoch, number) = (parse(epoch)?, parse(number)?);
+        if epoch >> (63 - NUMBER_BITS) > 0 || number >> NUMBER_BITS > 0 {
+            return Err(MalformedVersion);
+        }
+        Ok(Self(epoch << NUMBER_BITS | number))
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.epoch(), self.number())
+    }
+}
+
+/// The newest versions that a process has seen, one for each partition.
+pub(crate) struct SeenVersions(Box<[AtomicU64]>);
+
+impl SeenVersions {
+    pub(crate) fn new() -> Self {
+        Self(Partition::all().map(|_| AtomicU64::new(0)).collect())
+    }
+
+    /// Returns the last arguments of a call that changes a partition: the epoch and the number of the
+    /// newest version.
+    pub(crate) fn newest_version(&self, partition: Partition) -> [u64; 2] {
+        let newest = Version(self.of(partition).load(Ordering::Relaxed));
+        [newest.epoch(), newest.number()]
+    }
+
+    /// Returns the result in the reply of such a call, and notes the version.
+    pub(crate) fn take_result(&self, partition: Partition, reply: Value) -> Result<Value, Error> {
+        let (result, version): (Value, Option<String>) = redis::from_redis_value(check(reply)?)?;
+        if let Some(version) = version {
+            let version: Version =
+                version.parse().map_err(|error| Error::Malformed(Box::new(error)))?;
+            self.of(partition).fetch_max(version.get(), Ordering::Relaxed);
+        }
+        Ok(result)
+    }
+
+    fn of(&self, partition: Partition) -> &AtomicU64 {
+        &self.0[usize::from(partition.number())]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_keep_the_order_of_the_stream() {
+        let texts = ["0-1", "1-0", "1-9", "1-10", "2-0", "10-0", "8388607-1099511627775"];
+        let versions: Vec<Version> = texts.iter().map(|text| text.parse().unwrap()).collect();
+        assert!(versions.is_sorted());
+        for (version, text) in versions.iter().zip(texts) {
+            assert_eq!(version.to_string(), text);
+            assert!(i64::try_from(version.get()).is_ok());
+        }
+    }
+
+    #[test]
+    fn malformed_versions_are_rejected() {
+        for text in ["", "1", "-", "1-", "-1", "a-1", "8388608-0", "0-1099511627776"] {
+            assert!(text.parse::<Version>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+-- The change journal of a partition: a stream with every change of the partition's state, in order.
+-- Consumers read it, each from a position of its own (see `journal.rs`).
+--
+-- The id of an entry, `<epoch>-<number>`, is the version of the change. Within an epoch, numbers grow
+-- by one. A recovery from a loss of data begins a new epoch. The field `c` of an entry is the
+-- change: its kind, the ids of its subject, and a stamp, separated by spaces. It has no texts.
+--
+-- A partition without the stream has no journal, and its changes are not recorded. The stream always
+-- keeps its newest entry.
+--
+-- What must hold:
+--   * a function that changes the state appends the change, or fails before it changes anything;
+--   * no function appends to a journal that lacks an entry which the caller has seen.
+
+-- The journal of the running call: its key; the epoch and the number of the newest version that the
+-- caller has seen; the start of the ids that it appends, or false if there is no journal, once known;
+-- the version of the last change that it has appended, or false.
+local journal = {}
+
+-- Returns the epoch of the running call's journal; nothing if there is no journal. Raises RECOVERING
+-- if it lacks what the caller has seen. Needs XREVRANGE.
+local function epoch_of_journal()
+  local newest = redis.call('XREVRANGE', journal.key, '+', '-', 'COUNT', 1)[1]
+  local epoch, number = string.match(newest and newest[1] or '0-0', '^(%d+)-(%d+)$')
+  epoch, number = tonumber(epoch), tonumber(number)
+  if epoch < journal.epoch or epoch == journal.epoch and number < journal.number then
+    error({ err = 'RECOVERING the partition has lost changes' })
+  end
+  return newest and integer(epoch)
+end
+
+-- Appends a change to the journal of the running call. A function calls it after its checks and
+-- before its first write of state. Raises RECOVERING. Needs XADD and XREVRANGE.
+local function record(...)
+  if journal.prefix == nil then
+    local epoch = epoch_of_journal()
+    journal.prefix = epoch and epoch .. '-*' or false
+  end
+  if journal.prefix then
+    journal.version =
+      redis.call('XADD', journal.key, journal.prefix, 'c', table.concat({ ... }, ' '))
+  end
+end
+
+-- Registers a function that changes the state. Its last key is the journal. Its last arguments are
+-- the epoch and the number of the newest version that the caller has seen, or 0 and 0.
+-- Returns the function's result, and the version of the last change that it has appended, if any.
+local function register_change(name, callback, flag)
+  register(name, function(keys, args)
+    local number = tonumber(table.remove(args))
+    local epoch = tonumber(table.remove(args))
+    journal = { key = table.remove(keys), epoch = epoch, number = number, version = false }
+    local result = callback(keys, args)
+    if result == nil then
+      result = false
+    end
+    return { result, journal.version }
+  end, flag)
+end

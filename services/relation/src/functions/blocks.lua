@@ -50,10 +50,10 @@ local function block(keys, args)
   local count = (version and 0 or 1) + (follows and 1 or 0)
   local issued = count > 0 and issue(clock, issuer, count) or {}
   if not version then
-    record('block', user, target, issued[1])
+    append_change('block', user, target, issued[1])
   end
   if follows then
-    record('unfollow', user, target, issued[count])
+    append_change('unfollow', user, target, issued[count])
   end
   if not version then
     outcome, version = DONE, issued[1]
@@ -81,12 +81,12 @@ local function unblock(keys, args)
     if version then
       return { PENDING, tonumber(version) }
     elseif not always then
-      record('unblock', user, target, now_stamp(user))
+      append_change('unblock', user, target, now_stamp(user))
       return { NOTHING, 0 }
     end
   end
   local version = issue(clock, issuer, 1)[1]
-  record('unblock', user, target, version)
+  append_change('unblock', user, target, version)
   redis.call('ZREM', blocks, target)
   redis.call('ZADD', pending, version, outbox_block(user, target))
   return { DONE, tonumber(version) }
@@ -109,7 +109,7 @@ local function bump_block_version(keys, args)
     return 0
   end
   local version = version_above(issue(clock, issuer, 1)[1], seen, tonumber(args[6]))
-  record(exists and 'block' or 'unblock', user, target, version)
+  append_change(exists and 'block' or 'unblock', user, target, version)
   if exists then
     redis.call('ZADD', blocks, version, target)
   end
@@ -152,7 +152,7 @@ local function project_block(keys, args)
   local follows = follows_peer(following, following_ids, user)
   local ended = follows and issue(clock, issuer, 1)[1] or nil
   if ended then
-    record('unfollow', target, user, ended)
+    append_change('unfollow', target, user, ended)
   end
   redis.call('ZADD', blocked_by, version, user)
   redis.call('ZREM', unblocked, user)
@@ -177,7 +177,7 @@ local function add(keys, args)
     return LIMIT
   end
   local version = issue(clock, issuer, 1)[1]
-  record(args[1], user, target, version)
+  append_change(args[1], user, target, version)
   redis.call('ZADD', list, version, target)
   redis.call('SADD', users, user)
   return DONE
@@ -187,7 +187,7 @@ end
 --
 -- KEYS: of the user: the list. ARGV: kind of change, user, target.
 local function remove(keys, args)
-  record(args[1], args[2], args[3], now_stamp(args[2]))
+  append_change(args[1], args[2], args[3], now_stamp(args[2]))
   return redis.call('ZREM', keys[1], args[3])
 end
 

@@ -75,7 +75,7 @@ local function follow(keys, args)
       if new_is_follower[i] then
         both[#both + 1], both_at[#both_at + 1] = target, issued[i]
       end
-      record('follow', follower, target, issued[i])
+      append_change('follow', follower, target, issued[i])
     end
     call_with('ZADD', following, entries)
     call_with('SADD', following_ids, new)
@@ -139,10 +139,10 @@ local function unfollow(keys, args)
     if outcomes[i] == DONE then
       n = n + 1
       versions[i] = tonumber(issued[n])
-      record('unfollow', follower, target, issued[n])
+      append_change('unfollow', follower, target, issued[n])
     elseif outcomes[i] == NOTHING then
       -- Ends a follow that was recorded and then lost.
-      record('unfollow', follower, target, now_stamp(follower))
+      append_change('unfollow', follower, target, now_stamp(follower))
     end
   end
   if #unlisted > 0 then
@@ -199,7 +199,7 @@ local function bump_versions(keys, args)
     local target = args[at]
     local version = version_above(issued[i], tonumber(args[at + 1]), tonumber(args[at + 3]))
     local exists = args[at + 2] == '1'
-    record(exists and 'follow' or 'unfollow', follower, target, version)
+    append_change(exists and 'follow' or 'unfollow', follower, target, version)
     if exists then
       redis.call('ZADD', following, version, target)
     else

@@ -31,7 +31,7 @@ end
 
 -- Appends a change to the journal of the running call. A function calls it after its checks and
 -- before its first write of state. Raises RECOVERING. Needs XADD and XREVRANGE.
-local function record(...)
+local function append_change(...)
   if journal.prefix == nil then
     local epoch = epoch_of_journal()
     journal.prefix = epoch and epoch .. '-*' or false

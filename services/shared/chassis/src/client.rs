@@ -9,9 +9,9 @@ mod failure;
 mod load_balancer;
 mod metrics;
 mod reconnector;
+mod request;
 mod response;
 mod retry;
-mod retryable_request;
 mod tls;
 
 use std::{

@@ -12,10 +12,10 @@ use std::{
 
 use bytes::Bytes;
 use http::{
-    HeaderValue, Method, Request, Response, Version,
+    HeaderValue, Method, Request, Response, Uri, Version,
     header::{CONTENT_TYPE, TE},
-    uri::PathAndQuery,
 };
+use http_body_util::Full;
 use hyper::{
     body::Incoming,
     client::conn::{
@@ -34,7 +34,7 @@ use tokio::{
 use super::{
     address::{ClientTls, Origin},
     failure,
-    retryable_request::{RequestBody, uri},
+    request::{BufferedRequest, set_origin},
     tls::HandshakeError,
 };
 
@@ -76,7 +76,7 @@ impl ConnectError {
 /// An open connection whose server has answered a health check.
 #[derive(Debug)]
 pub(super) struct Connection {
-    sender: Mutex<SendRequest<RequestBody>>,
+    sender: Mutex<SendRequest<Full<Bytes>>>,
     in_flight: AtomicUsize,
     /// Whether it accepts no more requests; calls in flight complete.
     is_draining: AtomicBool,
@@ -145,13 +145,13 @@ impl Connection {
     /// Sends a request. The error returns a request that was not sent.
     pub(super) fn send(
         &self,
-        request: Request<RequestBody>,
-    ) -> impl Future<Output = Result<Response<Incoming>, TrySendError<Request<RequestBody>>>> + use<>
+        request: BufferedRequest,
+    ) -> impl Future<Output = Result<Response<Incoming>, TrySendError<BufferedRequest>>> + use<>
     {
         self.sender().try_send_request(request)
     }
 
-    fn sender(&self) -> std::sync::MutexGuard<'_, SendRequest<RequestBody>> {
+    fn sender(&self) -> std::sync::MutexGuard<'_, SendRequest<Full<Bytes>>> {
         self.sender.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -160,7 +160,7 @@ impl Connection {
 async fn handshake(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     closed: Arc<Notify>,
-) -> Result<SendRequest<RequestBody>, ConnectError> {
+) -> Result<SendRequest<Full<Bytes>>, ConnectError> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
@@ -177,11 +177,12 @@ async fn handshake(
     Ok(sender)
 }
 
-fn probe(origin: &Origin) -> Request<RequestBody> {
-    let mut request = Request::new(RequestBody::buffered(EMPTY_MESSAGE));
+fn probe(origin: &Origin) -> BufferedRequest {
+    let mut request = Request::new(Full::new(EMPTY_MESSAGE));
     *request.method_mut() = Method::POST;
     *request.version_mut() = Version::HTTP_2;
-    *request.uri_mut() = uri(origin, PathAndQuery::from_static(PROBE_PATH));
+    *request.uri_mut() = Uri::from_static(PROBE_PATH);
+    set_origin(&mut request, origin);
     let headers = request.headers_mut();
     headers.insert(TE, HeaderValue::from_static("trailers"));
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));

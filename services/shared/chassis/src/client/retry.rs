@@ -19,8 +19,8 @@ use super::{
     failure::{Failure, Kind, describe},
     load_balancer::LoadBalancer,
     metrics::{Outcome, RetryReason},
+    request::{self, BufferedRequest},
     response::PeerResponse,
-    retryable_request::RetryableRequest,
 };
 use crate::{
     methods::{Idempotency, Method},
@@ -61,7 +61,7 @@ impl Remote {
         method: &'static Method,
         deadline: Option<Instant>,
     ) -> Result<Response<Body>, Status> {
-        let response = self.call_with_retries(RetryableRequest::new(request), method, deadline);
+        let response = self.call_with_retries(request, method, deadline);
         match deadline {
             Some(deadline) => {
                 let late = |_elapsed| Err(status::deadline_exceeded());
@@ -73,15 +73,16 @@ impl Remote {
 
     async fn call_with_retries(
         &self,
-        mut request: RetryableRequest,
+        request: Request<Body>,
         method: &'static Method,
         deadline: Option<Instant>,
     ) -> Result<Response<Body>, Status> {
+        let request = request::buffer(request).await?;
         self.budget.deposit();
         let mut retry = RetryState::default();
         let response = loop {
-            let response = self.attempt(&mut request, method, deadline, &mut retry.last).await;
-            if !(request.can_be_sent() && self.should_retry(&response, method, &mut retry)) {
+            let response = self.attempt(&request, method, deadline, &mut retry.last).await;
+            if !self.should_retry(&response, method, &mut retry) {
                 break response;
             }
         };
@@ -105,7 +106,7 @@ impl Remote {
     /// Sends the request to an endpoint, preferring another one than the last.
     async fn attempt(
         &self,
-        request: &mut RetryableRequest,
+        request: &BufferedRequest,
         method: &'static Method,
         deadline: Option<Instant>,
         last: &mut Option<SocketAddr>,
@@ -118,17 +119,13 @@ impl Remote {
             let other = Box::pin(lease.for_stream()).await;
             lease = other.map_err(|error| Failure::unsent(describe(&error)))?;
         }
-        let sent = request.next_attempt(&lease.endpoint().origin, deadline);
-        let sent = sent.ok_or_else(|| Failure::unavailable(String::new()))?;
+        let sent = request::attempt(request, &lease.endpoint().origin, deadline);
         match lease.connection().send(sent).await {
             Ok(response) if method.streaming => Ok(PeerResponse::stream(response, lease)),
             Ok(response) => PeerResponse::unary(response, lease).await,
-            Err(mut error) => {
+            Err(error) => {
                 let failure = Failure::of_request(&error);
                 lease.on_failure(&failure);
-                if let Some(unsent) = error.take_message() {
-                    request.restore(unsent);
-                }
                 Err(failure)
             }
         }

@@ -16,15 +16,13 @@ mod tls;
 
 use std::{
     future::Future,
-    pin::Pin,
     sync::Arc,
     task::{Context as Waker, Poll},
     time::Duration,
 };
 
-use futures::future::BoxFuture;
+use futures::{FutureExt as _, future::BoxFuture};
 use http::{HeaderMap, Request, Response};
-use pin_project_lite::pin_project;
 use tokio::time::Instant;
 use tonic::{Status, body::Body};
 use tower::Service as TowerService;
@@ -44,7 +42,7 @@ use crate::{
     config::Config,
     identity::{self, KeyFile},
     methods::{self, Method},
-    middleware::{CallFuture, Calls},
+    middleware::Calls,
     service::{Handler, Service},
     status,
 };
@@ -143,21 +141,22 @@ impl Peer {
 impl TowerService<Request<Body>> for Peer {
     type Response = Response<Body>;
     type Error = Status;
-    type Future = PeerFuture;
+    type Future = BoxFuture<'static, Result<Response<Body>, Status>>;
 
     // Always ready: a call itself waits for a connection, within its deadline.
     fn poll_ready(&mut self, _: &mut Waker<'_>) -> Poll<Result<(), Status>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, mut request: Request<Body>) -> PeerFuture {
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let method = methods::find(request.uri().path());
         let caller = context::with(Context::clone);
         let deadline = self.deadline(request.headers(), method, caller.as_ref());
         match &mut self.target {
-            Target::Local(local) => PeerFuture::Local {
-                call: local.calls.call_local(request, method, caller, deadline),
-            },
+            Target::Local(local) => {
+                let call = local.calls.call_local(request, method, caller, deadline);
+                call.map(|Ok(response)| Ok(response.map(Body::new))).boxed()
+            }
             Target::Remote(remote) => {
                 if let Some(keys) = self.keys.as_ref().filter(|_| method.requires_identity) {
                     identity::inject(keys, context::identity(), request.headers_mut());
@@ -165,8 +164,7 @@ impl TowerService<Request<Body>> for Peer {
                 if let Some(caller) = caller {
                     caller.trace.inject(request.headers_mut());
                 }
-                let call = remote.clone().call(request, method, deadline);
-                PeerFuture::Remote { call: Box::pin(call) }
+                remote.clone().call(request, method, deadline).boxed()
             }
         }
     }
@@ -201,35 +199,5 @@ impl microblog_proto::Peer for Peer {
 impl std::fmt::Debug for Local {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Local").finish_non_exhaustive()
-    }
-}
-
-pin_project! {
-    /// Resolves with the beginning of the response, or at the deadline.
-    #[project = PeerFutureProjection]
-    #[allow(missing_docs)]
-    pub enum PeerFuture {
-        #[doc(hidden)]
-        Remote {
-            call: BoxFuture<'static, Result<Response<Body>, Status>>,
-        },
-        #[doc(hidden)]
-        Local {
-            #[pin]
-            call: CallFuture,
-        },
-    }
-}
-
-impl Future for PeerFuture {
-    type Output = Result<Response<Body>, Status>;
-
-    fn poll(self: Pin<&mut Self>, waker: &mut Waker<'_>) -> Poll<Self::Output> {
-        match self.project() {
-            PeerFutureProjection::Local { call } => {
-                call.poll(waker).map(|Ok(response)| Ok(response.map(Body::new)))
-            }
-            PeerFutureProjection::Remote { call } => call.as_mut().poll(waker),
-        }
     }
 }

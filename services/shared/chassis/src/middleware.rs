@@ -2,7 +2,6 @@
 //! identity, panic isolation, and the mapping of tonic's own errors.
 
 mod body;
-mod future;
 mod in_flight;
 
 use std::{
@@ -13,19 +12,21 @@ use std::{
     task::{Context as Waker, Poll},
 };
 
-use futures::FutureExt as _;
-use http::{HeaderMap, Request, Response};
+use futures::{FutureExt as _, future::BoxFuture};
+use http::{HeaderMap, HeaderValue, Request, Response};
 use microblog_proto::common::ErrorReason;
 use tokio::time::{Instant, timeout_at};
 use tonic::{Code, Status, body::Body, service::Routes, transport::server::TcpConnectInfo};
 use tower::Service;
 use tracing::Instrument as _;
 
-pub(crate) use self::future::CallFuture;
-use self::{body::CallBody, in_flight::InFlightCall};
+use self::{
+    body::CallBody,
+    in_flight::{GRPC_STATUS, InFlightCall},
+};
 use crate::{
     call::{
-        context::{Context, ServerState},
+        context::{self, Context, ServerState},
         metadata, span,
         trace_context::Trace,
     },
@@ -33,6 +34,9 @@ use crate::{
     methods::{self, Method},
     status,
 };
+
+/// The response to a call, or its rejection.
+pub(crate) type CallFuture = BoxFuture<'static, Result<Response<CallBody>, Infallible>>;
 
 /// The routes of one server in one worker, wrapped in the call middleware.
 #[derive(Clone, Debug)]
@@ -55,7 +59,7 @@ impl Calls {
         deadline: Option<Instant>,
     ) -> CallFuture {
         let call = self.start_local(method, caller, deadline);
-        self.dispatch(request, call)
+        self.dispatch(request, call, Ok(()))
     }
 
     /// Runs a handler for a call from within the process, with the same middleware as the routes.
@@ -68,7 +72,10 @@ impl Calls {
     ) -> Result<tonic::Response<A>, Status> {
         // A call with its caller's deadline needs no timer of its own.
         let end = deadline.filter(|_| caller.as_ref().and_then(|one| one.deadline) != deadline);
-        run_to_end(self.start_local(method, caller, deadline), end, work).await
+        let mut call = self.start_local(method, caller, deadline);
+        let result = run_to_end(&mut call, end, work).await;
+        call.code = Some(result.as_ref().map_or_else(Status::code, |_| Code::Ok));
+        result
     }
 
     /// A local call inherits trace, identity, admission slot and server state from the call that
@@ -93,13 +100,39 @@ impl Calls {
         call
     }
 
-    fn dispatch(&mut self, request: Request<Body>, call: InFlightCall) -> CallFuture {
-        if call.deadline.is_some_and(|deadline| deadline <= call.started) {
-            return CallFuture::rejected(status::deadline_exceeded(), call);
-        }
+    /// Runs an admitted call's handler, and responds.
+    fn dispatch(
+        &mut self,
+        request: Request<Body>,
+        mut call: InFlightCall,
+        admitted: Result<(), Status>,
+    ) -> CallFuture {
         // The routes' future is created here and runs when polled, within the call's context.
-        let routes = &mut self.routes;
-        CallFuture::handling(call.context().scope(routes.call(request)), call)
+        let work = admitted.map(|()| self.routes.call(request).map(|Ok(response)| Ok(response)));
+        Box::pin(async {
+            let end = call.deadline;
+            let result = match work {
+                Ok(work) => run_to_end(&mut call, end, work).await,
+                Err(status) => Err(status),
+            };
+            Ok(respond(result, call))
+        })
+    }
+
+    /// Admits a call from outside the process: sets its caller, slot, identity and deadline.
+    fn admit(&self, call: &mut InFlightCall, request: &Request<Body>) -> Result<(), Status> {
+        let (method, headers) = (call.method, request.headers());
+        call.caller = request.extensions().get().and_then(TcpConnectInfo::remote_addr);
+        metadata::check_size(request)?;
+        span::record_peer(&call.span, request.uri(), call.caller);
+        if !method.is_infrastructure {
+            call.permit = Some(self.server_state.admission.try_admit().ok_or_else(overloaded)?);
+        }
+        if let Some(keys) = self.server_state.keys.as_ref().filter(|_| method.requires_identity) {
+            call.identity = identity::extract(keys, headers)?;
+        }
+        call.deadline = deadline(headers, method, call)?;
+        Ok(())
     }
 }
 
@@ -114,30 +147,10 @@ impl Service<Request<Body>> for Calls {
 
     fn call(&mut self, request: Request<Body>) -> CallFuture {
         let method = methods::find(request.uri().path());
-        let headers = request.headers();
-        let mut call = start(method, self.server_state.clone(), Trace::extract(headers));
-        call.caller = request.extensions().get().and_then(TcpConnectInfo::remote_addr);
-        if let Err(status) = metadata::check_size(&request) {
-            return CallFuture::rejected(status, call);
-        }
-        span::record_peer(&call.span, request.uri(), call.caller);
-        if !method.is_infrastructure {
-            call.permit = self.server_state.admission.try_admit();
-            if call.permit.is_none() {
-                return CallFuture::rejected(overloaded(), call);
-            }
-        }
-        if let Some(keys) = self.server_state.keys.as_ref().filter(|_| method.requires_identity) {
-            match identity::extract(keys, headers) {
-                Ok(identity) => call.identity = identity,
-                Err(status) => return CallFuture::rejected(status, call),
-            }
-        }
-        match deadline(headers, method, &call) {
-            Ok(deadline) => call.deadline = deadline,
-            Err(status) => return CallFuture::rejected(status, call),
-        }
-        self.dispatch(request, call)
+        let incoming = Trace::extract(request.headers());
+        let mut call = start(method, self.server_state.clone(), incoming);
+        let admitted = self.admit(&mut call, &request);
+        self.dispatch(request, call, admitted)
     }
 }
 
@@ -183,27 +196,65 @@ fn overloaded() -> Status {
 }
 
 /// Runs a handler to completion, to its panic, or to the deadline `end`. A panic becomes INTERNAL.
-async fn run_to_end<A>(
-    mut call: InFlightCall,
+async fn run_to_end<T>(
+    call: &mut InFlightCall,
     end: Option<Instant>,
-    work: impl Future<Output = Result<tonic::Response<A>, Status>>,
-) -> Result<tonic::Response<A>, Status> {
-    let result = if call.deadline.is_some_and(|deadline| deadline <= call.started) {
-        Err(status::deadline_exceeded())
-    } else {
-        let span = call.span.clone();
-        let work = call.context().scope(work);
-        let work = AssertUnwindSafe(work).catch_unwind().instrument(span);
-        let result = match end {
-            Some(end) => timeout_at(end, work).await,
-            None => Ok(work.await),
-        };
-        match result {
-            Ok(Ok(result)) => result,
-            Ok(Err(_panic)) => Err(status::internal()),
-            Err(_elapsed) => Err(status::deadline_exceeded()),
-        }
+    work: impl Future<Output = Result<T, Status>>,
+) -> Result<T, Status> {
+    if call.deadline.is_some_and(|deadline| deadline <= call.started) {
+        return Err(status::deadline_exceeded());
+    }
+    // The handler may set the identity. A stream that it returns keeps it.
+    let work = call.context().scope(async { (work.await, context::identity()) });
+    let work = AssertUnwindSafe(work).catch_unwind().instrument(call.span.clone());
+    let result = match end {
+        Some(end) => timeout_at(end, work).await,
+        None => Ok(work.await),
     };
-    call.code = Some(result.as_ref().map_or_else(Status::code, |_| Code::Ok));
-    result
+    match result {
+        Ok(Ok((result, identity))) => {
+            call.identity = identity;
+            result
+        }
+        Ok(Err(_panic)) => Err(status::internal()),
+        Err(_elapsed) => Err(status::deadline_exceeded()),
+    }
+}
+
+fn respond(result: Result<Response<Body>, Status>, mut call: InFlightCall) -> Response<CallBody> {
+    let result = result.and_then(|response| match map_transport_error(response.headers()) {
+        Some(status) => Err(status),
+        None => Ok(response),
+    });
+    match result {
+        Ok(response) => {
+            call.record_status(response.headers());
+            response.map(|body| CallBody::new(body, call))
+        }
+        Err(status) => {
+            call.code = Some(status.code());
+            status.into_http::<()>().map(|()| CallBody::empty(call))
+        }
+    }
+}
+
+/// Transport error mapping: returns the replacement, with this project's code and reason, for a
+/// status that tonic created before it called a handler. Such a status has no details; every status
+/// of this project has.
+fn map_transport_error(headers: &HeaderMap) -> Option<Status> {
+    let code = headers.get(GRPC_STATUS).map(HeaderValue::as_bytes).map(Code::from_bytes)?;
+    if headers.contains_key("grpc-status-details-bin") {
+        return None;
+    }
+    match code {
+        Code::OutOfRange => {
+            let text = "the message is larger than the server takes";
+            Some(status::with_reason(Code::ResourceExhausted, ErrorReason::MessageTooLarge, text))
+        }
+        Code::Internal => {
+            let text = "the request is not a valid message of its type";
+            Some(status::with_reason(Code::InvalidArgument, ErrorReason::MalformedMessage, text))
+        }
+        _ => None,
+    }
 }

@@ -18,7 +18,7 @@ use crate::{
         accounts::{
             AccountEntry, BlockedAccounts, RelationDetail, hydrate_accounts, listed_accounts,
         },
-        mentions::resolve_mentions,
+        mentions::{mentioned_names, resolve_mentions},
         posts::{get_post, hydrate_posts, viewed_posts},
     },
     paging::{Listing, Page, PageRequest, Skeleton, fill_page},
@@ -177,14 +177,15 @@ impl Listing for Comments {
         comments: Vec<Comment>,
     ) -> Result<Vec<Option<ViewedComment>>, Status> {
         let author_ids = comments.iter().map(|comment| comment.author_id).collect();
+        let names = mentioned_names(comments.iter().map(|comment| &comment.entities[..]));
         let (authors, mentioned) = tokio::join!(
             hydrate_accounts(gateway, context, author_ids, RelationDetail::BlocksAndMutes),
-            resolve_mentions(gateway, &comments)
+            resolve_mentions(gateway, names)
         );
         let (authors, mentioned) = (authors?, mentioned?);
         let view = |mut comment: Comment| {
             let author = Some(authors.author(comment.author_id)?);
-            mentioned.fill(&mut comment);
+            mentioned.fill(comment.id, &mut comment.entities);
             Some(ViewedComment { comment: Some(comment), author })
         };
         let visible = comments.into_iter().filter(|comment| !authors.is_hidden(comment.author_id));

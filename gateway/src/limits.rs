@@ -25,7 +25,7 @@ use std::{
 };
 
 use futures::{FutureExt as _, future::BoxFuture};
-use microblog_chassis::PeriodicJob;
+use microblog_chassis::run_periodically;
 use microblog_domain::UserId;
 use opentelemetry::{KeyValue, global, metrics::AsyncInstrument};
 use tonic::{Request, Status};
@@ -152,7 +152,12 @@ impl Limits {
         let is_enabled = self.0.all().into_iter().any(Maintain::is_enabled);
         is_enabled.then(|| {
             self.register_metrics();
-            evict_periodically(self.clone()).boxed()
+            let limits = self.clone();
+            let evict = async move || {
+                limits.0.all().into_iter().for_each(Maintain::evict_idle);
+                Ok::<(), Infallible>(())
+            };
+            run_periodically("evicting idle callers", EVICTION_PERIOD, evict).boxed()
         })
     }
 
@@ -188,15 +193,6 @@ impl Limits {
                 observer.observe(read(limit), &[KeyValue::new("limit", limit.name())]);
             }
         }
-    }
-}
-
-async fn evict_periodically(limits: Limits) {
-    let mut job = PeriodicJob::new("evicting idle callers", EVICTION_PERIOD);
-    loop {
-        job.tick().await;
-        limits.0.all().into_iter().for_each(Maintain::evict_idle);
-        job.record(Ok::<(), Infallible>(()));
     }
 }
 

@@ -4,7 +4,7 @@
 //! see. As long as entries are missing, the loop goes on with what follows in the list.
 
 use microblog_chassis::status;
-use microblog_domain::{FieldErrors, PageSize};
+use microblog_domain::{Invalid, PageSize};
 use microblog_proto::relation::Relation;
 use prost::Message;
 use tonic::Status;
@@ -39,20 +39,12 @@ impl PageRequest {
     /// Parses the fields `page_size` and `page_token` of a request without other fields that can be
     /// invalid.
     pub(crate) fn parse_only(page_size: i32, page_token: String) -> Result<Self, Status> {
-        Self::parse(FieldErrors::default(), Some(()), page_size, page_token).map(|((), page)| page)
+        Self::parse(page_size, page_token).map_err(|invalid| status::invalid([invalid]))
     }
 
-    /// Parses the fields `page_size` and `page_token` of a request, beside what was parsed of its
-    /// `other` fields. The error names all invalid fields.
-    pub(crate) fn parse<T>(
-        mut fields: FieldErrors,
-        other: Option<T>,
-        page_size: i32,
-        page_token: String,
-    ) -> Result<(T, Self), Status> {
-        let size = fields.read(PageSize::parse(page_size));
-        let page = size.map(|size| Self { size: size.get(), token: page_token });
-        fields.finish(other.zip(page)).map_err(status::invalid)
+    /// Parses the fields `page_size` and `page_token` of a request.
+    pub(crate) fn parse(page_size: i32, page_token: String) -> Result<Self, Invalid> {
+        PageSize::parse(page_size).map(|size| Self { size: size.get(), token: page_token })
     }
 }
 
@@ -304,9 +296,7 @@ fn bytes_of(entry: &impl Message) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use microblog_domain::Invalid;
     use microblog_proto::{gateway::ViewedPost, post::Post};
-    use tonic_types::StatusExt as _;
 
     use super::*;
 
@@ -323,16 +313,6 @@ mod tests {
     fn post(bytes: usize) -> Option<ViewedPost> {
         let post = Post { text: "a".repeat(bytes), ..Post::default() };
         Some(ViewedPost { post: Some(post), ..ViewedPost::default() })
-    }
-
-    #[test]
-    fn all_invalid_fields_are_reported_at_once() {
-        let mut fields = FieldErrors::default();
-        let user: Option<u64> = fields.read(Err(Invalid::new("user", "is missing")));
-        let status = PageRequest::parse(fields, user, -1, String::new()).err().unwrap();
-        let fields = status.get_details_bad_request().unwrap().field_violations;
-        let fields: Vec<_> = fields.iter().map(|violation| violation.field.as_str()).collect();
-        assert_eq!(fields, ["user", "page_size"]);
     }
 
     #[test]

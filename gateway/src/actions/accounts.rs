@@ -5,7 +5,7 @@ use std::time::Duration;
 use microblog_chassis as chassis;
 use microblog_proto::{gateway, user};
 use tokio::time::timeout;
-use tonic::Status;
+use tonic::{Request, Status};
 
 use super::deletions;
 use crate::{
@@ -21,7 +21,7 @@ const CLEANUP_MAX: Duration = Duration::from_secs(2);
 /// Creates an account. One call: user.Register.
 pub(crate) async fn register(
     gateway: &Gateway,
-    request: gateway::RegisterRequest,
+    request: Request<gateway::RegisterRequest>,
 ) -> Result<gateway::RegisterResponse, Status> {
     const FIELDS: errors::Fields = &[
         ("request_id", "request_id"),
@@ -30,7 +30,9 @@ pub(crate) async fn register(
         ("password", "password"),
         ("display_name", "display_name"),
     ];
-    let gateway::RegisterRequest { request_id, email, name, password, display_name } = request;
+    gateway.limits.check_registration(&request)?;
+    let gateway::RegisterRequest { request_id, email, name, password, display_name } =
+        request.into_inner();
     let request = user::RegisterRequest { request_id, email, name, password, display_name };
     let response = errors::reply(gateway.peers.user().register(request).await, FIELDS)?;
     Ok(gateway::RegisterResponse { user: response.user })
@@ -39,9 +41,10 @@ pub(crate) async fn register(
 /// Returns whether a name is free to register. One call: user.CheckAvailability.
 pub(crate) async fn check_availability(
     gateway: &Gateway,
-    request: gateway::CheckAvailabilityRequest,
+    request: Request<gateway::CheckAvailabilityRequest>,
 ) -> Result<gateway::CheckAvailabilityResponse, Status> {
-    let request = user::CheckAvailabilityRequest { name: request.name };
+    gateway.limits.check_availability(&request)?;
+    let request = user::CheckAvailabilityRequest { name: request.into_inner().name };
     let response = gateway.peers.user().check_availability(request).await;
     let user::CheckAvailabilityResponse { name_available } =
         errors::reply(response, &[("name", "name")])?;
@@ -51,10 +54,11 @@ pub(crate) async fn check_availability(
 /// Opens a session. One call: user.Login.
 pub(crate) async fn login(
     gateway: &Gateway,
-    request: gateway::LoginRequest,
+    request: Request<gateway::LoginRequest>,
 ) -> Result<gateway::LoginResponse, Status> {
     const FIELDS: errors::Fields = &[("login", "login"), ("password", "password")];
-    let gateway::LoginRequest { login, password } = request;
+    gateway.limits.check_login(&request)?;
+    let gateway::LoginRequest { login, password } = request.into_inner();
     let request = user::LoginRequest { login, password };
     let response = errors::reply(gateway.peers.user().login(request).await, FIELDS)?;
     let user::LoginResponse { token, expires_at, user } = response;

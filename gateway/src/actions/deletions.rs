@@ -4,15 +4,14 @@
 
 use std::time::Duration;
 
-use microblog_chassis::context;
+use microblog_chassis::{context, run_periodically};
 use microblog_proto::{post, relation, timeline, user};
 use tokio::time::{sleep, timeout};
 use tonic::{Code, Status};
 
 use crate::state::Peers;
 
-/// The mean period of the job. Each round waits between a half and one and a half of it, so that
-/// gateways do not run in step.
+/// The period of the job. It begins at a random time, so that gateways do not run in step.
 const PERIOD: Duration = Duration::from_secs(2);
 /// The timeout of one deletion, and of the list of deletions: a service that hangs must not block
 /// the job.
@@ -42,24 +41,11 @@ async fn forget(peers: &Peers, user_id: u64) -> Result<(), Status> {
     Ok(())
 }
 
-/// Periodically finishes interrupted deletions. Logs the first failure, and the recovery.
+/// Periodically finishes interrupted deletions.
 pub(crate) async fn run_job(peers: Peers) {
-    let mut is_failing = false;
-    loop {
-        sleep(PERIOD.mul_f64(rand::random_range(0.5..1.5))).await;
-        match finish_all(&peers).await {
-            Ok(()) if is_failing => {
-                tracing::info!("account deletion job recovered");
-                is_failing = false;
-            }
-            Err(status) if !is_failing => {
-                let (code, message) = (status.code(), status.message());
-                tracing::warn!(?code, message, "account deletion job failed");
-                is_failing = true;
-            }
-            _ => {}
-        }
-    }
+    sleep(PERIOD.mul_f64(rand::random())).await;
+    run_periodically("finishing account deletions", PERIOD, async move || finish_all(&peers).await)
+        .await;
 }
 
 /// Finishes the pending deletions, and returns the first failure. A failed deletion does not keep

@@ -18,7 +18,7 @@ use crate::{
     errors,
     hydration::{
         accounts::{RelationDetail, hydrate_accounts, reject_any_block},
-        mentions::with_mentions,
+        mentions::fill_mentions,
         posts::get_post,
     },
     state::Gateway,
@@ -46,7 +46,8 @@ pub(crate) async fn publish(
     let gateway::PublishRequest { request_id, text } = request;
     let request = post::CreatePostRequest { author_id, request_id, text };
     let response = errors::reply(gateway.peers.post().create_post(request).await, FIELDS)?;
-    let post = with_mentions(gateway, errors::required(response.post)?).await?;
+    let mut post = errors::required(response.post)?;
+    fill_mentions(gateway, post.id, &mut post.entities).await?;
     Ok(gateway::PublishResponse { post: Some(post) })
 }
 
@@ -66,8 +67,9 @@ pub(crate) async fn repost(
     check_target(gateway, viewer, post_id, PostAction::Repost).await?;
     let request = post::RepostRequest { author_id: viewer.get(), request_id, post_id, text };
     let response = errors::reply(gateway.peers.post().repost(request).await, FIELDS)?;
-    let post = Post { root: None, ..errors::required(response.post)? };
-    Ok(gateway::RepostResponse { post: Some(with_mentions(gateway, post).await?) })
+    let mut post = Post { root: None, ..errors::required(response.post)? };
+    fill_mentions(gateway, post.id, &mut post.entities).await?;
+    Ok(gateway::RepostResponse { post: Some(post) })
 }
 
 /// Deletes a post. 2 calls: user.Authenticate, then post.DeletePost.
@@ -133,7 +135,8 @@ pub(crate) async fn comment(
     let author_id = viewer.get();
     let request = post::AddCommentRequest { author_id, request_id, post_id, text, in_reply_to_id };
     let response = errors::reply(gateway.peers.post().add_comment(request).await, FIELDS)?;
-    let comment = with_mentions(gateway, errors::required(response.comment)?).await?;
+    let mut comment = errors::required(response.comment)?;
+    fill_mentions(gateway, comment.id, &mut comment.entities).await?;
     Ok(gateway::CommentResponse { comment: Some(comment) })
 }
 

@@ -18,7 +18,7 @@ use tonic::Status;
 
 use super::{
     accounts::{HydratedAccounts, RelationDetail, hydrate_accounts},
-    mentions::{Mentioned, resolve_mentions},
+    mentions::{Mentioned, mentioned_names, resolve_mentions},
 };
 use crate::{
     context::ViewContext,
@@ -77,9 +77,10 @@ pub(crate) async fn hydrate_posts(
     let with_roots = || posts.iter().flat_map(|post| [Some(post), post.root.as_deref()]).flatten();
     let author_ids = with_roots().map(|post| post.author_id).collect();
     let liked_ids = with_roots().filter(|post| post.likes > 0).map(|post| post.id).collect();
+    let names = mentioned_names(with_roots().map(|post| &post.entities[..]));
     let (authors, mentioned, liked) = tokio::join!(
         hydrate_accounts(gateway, context, author_ids, RelationDetail::BlocksAndMutes),
-        resolve_mentions(gateway, posts),
+        resolve_mentions(gateway, names),
         liked_by_viewer(gateway, context.viewer, liked_ids)
     );
     Ok(HydratedPosts { authors: authors?, mentioned: mentioned?, liked: liked? })
@@ -128,7 +129,7 @@ impl HydratedPosts {
         };
         post.root_deleted = root_state == RootState::Deleted;
         post.liked = self.liked.contains(&post.id);
-        self.mentioned.fill(&mut post);
+        self.mentioned.fill(post.id, &mut post.entities);
         Some(ViewedPost {
             post: Some(post),
             author: Some(author),

@@ -2,7 +2,7 @@
 //! ViewBlocks, ViewMutes: lists of accounts in the follow graph.
 
 use microblog_chassis::status;
-use microblog_domain::{FieldErrors, Invalid, UserId};
+use microblog_domain::{Fields as _, Invalid, UserId};
 use microblog_proto::{
     gateway::{self, ListedUser},
     relation::{self, Edge, EdgeList, FollowOrder},
@@ -129,10 +129,8 @@ async fn view_list(
     page_size: i32,
     page_token: String,
 ) -> Result<Page<ListedUser>, Status> {
-    let mut fields = FieldErrors::default();
-    let user = fields.read(AccountRef::parse(user));
-    let other = user.zip(fields.read(list));
-    let ((user, list), page) = PageRequest::parse(fields, other, page_size, page_token)?;
+    let fields = (AccountRef::parse(user), list, PageRequest::parse(page_size, page_token));
+    let (user, list, page) = fields.all().map_err(status::invalid)?;
     let first = |owner| async move {
         let list = list(owner);
         Ok((list, list.skeleton(gateway, page.size, page.token).await?))
@@ -154,7 +152,8 @@ async fn view_not_followed_back(
     page_size: i32,
     page_token: String,
 ) -> Result<Page<ListedUser>, Status> {
-    let (user, page) = parse(user, page_size, page_token)?;
+    let fields = (AccountRef::parse(user), PageRequest::parse(page_size, page_token));
+    let (user, page) = fields.all().map_err(status::invalid)?;
     let viewer = authenticate_optional(gateway, token);
     let (viewer, owner) = viewer_and_account_id(gateway, viewer, &user).await?;
     if viewer != Some(owner) {
@@ -177,7 +176,8 @@ async fn view_shared_list(
     page_size: i32,
     page_token: String,
 ) -> Result<Page<ListedUser>, Status> {
-    let (user, page) = parse(user, page_size, page_token)?;
+    let fields = (AccountRef::parse(user), PageRequest::parse(page_size, page_token));
+    let (user, page) = fields.all().map_err(status::invalid)?;
     let (viewer, owner) = viewer_and_account(gateway, authenticate(gateway, token), &user).await?;
     let context = ViewContext::new(Some(viewer)).with_subject(Subject::ListOwner(owner.get()));
     let list = AccountList { viewer: Some(viewer), ..AccountList::of(list, owner) };
@@ -198,16 +198,6 @@ async fn view_own_list(
     let viewer = authenticate(gateway, token).await?;
     let list = AccountList { viewer: Some(viewer), ..AccountList::of(list, viewer) };
     view_page(gateway, list, ViewContext::new(Some(viewer)), page).await
-}
-
-fn parse(
-    user: Option<gateway::UserRef>,
-    page_size: i32,
-    page_token: String,
-) -> Result<(AccountRef, PageRequest), Status> {
-    let mut fields = FieldErrors::default();
-    let user = fields.read(AccountRef::parse(user));
-    PageRequest::parse(fields, user, page_size, page_token)
 }
 
 async fn view_page(

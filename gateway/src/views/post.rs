@@ -3,7 +3,8 @@
 //! A viewer whom the post's author blocks sees none of them. If the author's account is deleted,
 //! the post and its lists are deleted, too.
 
-use microblog_domain::{FieldErrors, Invalid, PostId};
+use microblog_chassis::status;
+use microblog_domain::{Fields as _, Invalid, PostId};
 use microblog_proto::{
     gateway::{self, ListedUser, ViewedComment, ViewedPost},
     post::{self, Comment, CommentOrder, Like, Post},
@@ -17,7 +18,7 @@ use crate::{
         accounts::{
             AccountEntry, BlockedAccounts, RelationDetail, hydrate_accounts, listed_accounts,
         },
-        mentions::resolve_mentions,
+        mentions::{mentioned_names, resolve_mentions},
         posts::{get_post, hydrate_posts, viewed_posts},
     },
     paging::{Listing, Page, PageRequest, Skeleton, fill_page},
@@ -52,7 +53,8 @@ pub(crate) async fn view_likers(
     request: gateway::ViewLikersRequest,
 ) -> Result<gateway::ViewLikersResponse, Status> {
     let gateway::ViewLikersRequest { post_id, page_size, page_token } = request;
-    let (post, page) = parse(post_id, page_size, page_token)?;
+    let fields = (PostId::parse("post_id", post_id), PageRequest::parse(page_size, page_token));
+    let (post, page) = fields.all().map_err(status::invalid)?;
     let page = view_list(gateway, post, Likers(post), token, page).await?;
     let Page { entries: users, next_page_token } = page;
     Ok(gateway::ViewLikersResponse { users, next_page_token })
@@ -70,10 +72,9 @@ pub(crate) async fn view_comments(
     let gateway::ViewCommentsRequest { post_id, order, page_size, page_token } = request;
     let order = CommentOrder::try_from(order);
     let order = order.map_err(|_| Invalid::new("order", "must be one of the orders"));
-    let mut fields = FieldErrors::default();
-    let post = fields.read(PostId::parse("post_id", post_id));
-    let other = post.zip(fields.read(order));
-    let ((post, order), page) = PageRequest::parse(fields, other, page_size, page_token)?;
+    let (post, page) =
+        (PostId::parse("post_id", post_id), PageRequest::parse(page_size, page_token));
+    let (post, order, page) = (post, order, page).all().map_err(status::invalid)?;
     let page = view_list(gateway, post, Comments { post, order }, token, page).await?;
     let Page { entries: comments, next_page_token } = page;
     Ok(gateway::ViewCommentsResponse { comments, next_page_token })
@@ -88,20 +89,11 @@ pub(crate) async fn view_reposts(
     request: gateway::ViewRepostsRequest,
 ) -> Result<gateway::ViewRepostsResponse, Status> {
     let gateway::ViewRepostsRequest { post_id, page_size, page_token } = request;
-    let (post, page) = parse(post_id, page_size, page_token)?;
+    let fields = (PostId::parse("post_id", post_id), PageRequest::parse(page_size, page_token));
+    let (post, page) = fields.all().map_err(status::invalid)?;
     let page = view_list(gateway, post, Reposts(post), token, page).await?;
     let Page { entries: posts, next_page_token } = page;
     Ok(gateway::ViewRepostsResponse { posts, next_page_token })
-}
-
-fn parse(
-    post_id: u64,
-    page_size: i32,
-    page_token: String,
-) -> Result<(PostId, PageRequest), Status> {
-    let mut fields = FieldErrors::default();
-    let post = fields.read(PostId::parse("post_id", post_id));
-    PageRequest::parse(fields, post, page_size, page_token)
 }
 
 /// Shows a list that belongs to a post. Whether the viewer may see it is known only after it was
@@ -185,14 +177,15 @@ impl Listing for Comments {
         comments: Vec<Comment>,
     ) -> Result<Vec<Option<ViewedComment>>, Status> {
         let author_ids = comments.iter().map(|comment| comment.author_id).collect();
+        let names = mentioned_names(comments.iter().map(|comment| &comment.entities[..]));
         let (authors, mentioned) = tokio::join!(
             hydrate_accounts(gateway, context, author_ids, RelationDetail::BlocksAndMutes),
-            resolve_mentions(gateway, &comments)
+            resolve_mentions(gateway, names)
         );
         let (authors, mentioned) = (authors?, mentioned?);
         let view = |mut comment: Comment| {
             let author = Some(authors.author(comment.author_id)?);
-            mentioned.fill(&mut comment);
+            mentioned.fill(comment.id, &mut comment.entities);
             Some(ViewedComment { comment: Some(comment), author })
         };
         let visible = comments.into_iter().filter(|comment| !authors.is_hidden(comment.author_id));

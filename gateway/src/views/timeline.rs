@@ -7,7 +7,7 @@
 
 use futures::future;
 use microblog_chassis::status;
-use microblog_domain::{BATCH_MAX, FieldErrors, PostId, Scope, TokenError, UserId};
+use microblog_domain::{BATCH_MAX, Fields as _, PostId, Scope, TokenError, UserId};
 use microblog_proto::{
     gateway::{self, ViewedPost},
     post::{self, Post},
@@ -90,9 +90,8 @@ pub(crate) async fn view_user_timeline(
     request: gateway::ViewUserTimelineRequest,
 ) -> Result<gateway::ViewUserTimelineResponse, Status> {
     let gateway::ViewUserTimelineRequest { user, page_size, page_token, since_token } = request;
-    let mut fields = FieldErrors::default();
-    let user = fields.read(AccountRef::parse(user));
-    let (user, page) = PageRequest::parse(fields, user, page_size, page_token)?;
+    let fields = (AccountRef::parse(user), PageRequest::parse(page_size, page_token));
+    let (user, page) = fields.all().map_err(status::invalid)?;
     let requested = (&page, &since_token[..]);
     let first = |author: UserId| async move {
         let (page, since_token) = requested;

@@ -4,7 +4,7 @@
 use std::time::{Duration, SystemTime};
 
 use futures::future::BoxFuture;
-use microblog_chassis::{PeriodicJob, run_on_dedicated_thread};
+use microblog_chassis::{PeriodicJob, run_on_dedicated_thread, run_periodically};
 use microblog_domain::Partition;
 use tokio::time::sleep;
 use uuid::Uuid;
@@ -61,21 +61,19 @@ pub(crate) fn jobs(
     let eraser_lease = Lease::new(tiered.store().clone(), Job::Erasing);
     let posts = Posts::new(tiered.clone(), delivery.clone());
     let sweeper = || Sweeper::new(tiered.clone(), delivery.clone());
+    let (mut notifier, mut deliverer) = (sweeper(), sweeper());
+    let (marked, clocks) = (tiered.clone(), tiered.store().clone());
+    let notify = async move || notifier.notify_targets(PENDING_AFTER).await;
+    let deliver = async move || deliverer.deliver(UNDELIVERED_AFTER).await;
+    let forget = async move || forget::forget_marked(&marked, &posts).await;
+    let measure = async move || clocks.measure_clocks().await;
     vec![
-        Box::pin(notify(sweeper())),
-        Box::pin(deliver(sweeper())),
-        Box::pin(forget(tiered.clone(), posts)),
+        Box::pin(run_periodically("notifying reposted posts", PERIOD, notify)),
+        Box::pin(run_periodically("delivering posts", PERIOD, deliver)),
+        Box::pin(run_periodically("forgetting", PERIOD, forget)),
         Box::pin(erase(eraser, eraser_lease)),
-        Box::pin(measure_clocks(tiered.store().clone())),
+        Box::pin(run_periodically("measuring the clocks", CLOCKS_PERIOD, measure)),
     ]
-}
-
-async fn measure_clocks(store: Store) {
-    let mut job = PeriodicJob::new("measuring the clocks", CLOCKS_PERIOD);
-    loop {
-        job.tick().await;
-        job.record(store.measure_clocks().await);
-    }
 }
 
 /// Returns the archiver and the evictor, which never end. They run on a dedicated thread, since
@@ -92,30 +90,6 @@ pub(crate) fn archiving(
     run_on_dedicated_thread("archiving", async move {
         tokio::join!(archive_all(archiver, archiver_lease), evict_all(evictor, evictor_lease));
     })
-}
-
-async fn notify(mut sweeper: Sweeper) {
-    let mut job = PeriodicJob::new("notifying reposted posts", PERIOD);
-    loop {
-        job.tick().await;
-        job.record(sweeper.notify_targets(PENDING_AFTER).await);
-    }
-}
-
-async fn deliver(mut sweeper: Sweeper) {
-    let mut job = PeriodicJob::new("delivering posts", PERIOD);
-    loop {
-        job.tick().await;
-        job.record(sweeper.deliver(UNDELIVERED_AFTER).await);
-    }
-}
-
-async fn forget(tiered: TieredStore, posts: Posts) {
-    let mut job = PeriodicJob::new("forgetting", PERIOD);
-    loop {
-        job.tick().await;
-        job.record(forget::forget_marked(&tiered, &posts).await);
-    }
 }
 
 async fn erase(eraser: Eraser, lease: Lease) {

@@ -2,7 +2,7 @@
 
 use futures::{StreamExt as _, TryStreamExt as _, stream::BoxStream};
 use microblog_chassis as chassis;
-use microblog_domain::{BATCH_MAX, CommentId, FieldErrors, PageSize, PostId, Scope, UserId};
+use microblog_domain::{BATCH_MAX, CommentId, PageSize, PostId, Scope, UserId};
 use microblog_keyspace::{Entry, Order, Page};
 use microblog_proto::post::{self as pb, post_service_server::PostService};
 use tonic::{Request, Response, Status};
@@ -93,7 +93,7 @@ impl PostService for Rpc {
         request: Request<pb::GetPostRequest>,
     ) -> RpcResult<pb::GetPostResponse> {
         let pb::GetPostRequest { post_id, viewer_id } = request.into_inner();
-        let (id, viewer) = wire::both(PostId::parse("post_id", post_id), wire::viewer(viewer_id))?;
+        let (id, viewer) = wire::all((PostId::parse("post_id", post_id), wire::viewer(viewer_id)))?;
         let post = Some(wire::with_root(self.posts.get(id, viewer).await?));
         Ok(Response::new(pb::GetPostResponse { post }))
     }
@@ -103,7 +103,7 @@ impl PostService for Rpc {
         request: Request<pb::BatchGetPostsRequest>,
     ) -> RpcResult<pb::BatchGetPostsResponse> {
         let pb::BatchGetPostsRequest { post_ids, viewer_id } = request.into_inner();
-        let (ids, viewer) = wire::both(wire::batch(&post_ids), wire::viewer(viewer_id))?;
+        let (ids, viewer) = wire::all((wire::batch(&post_ids), wire::viewer(viewer_id)))?;
         let posts = self.posts.batch(&ids, viewer).await?;
         let posts = posts.into_iter().map(wire::with_root).collect();
         Ok(Response::new(pb::BatchGetPostsResponse { posts }))
@@ -115,7 +115,7 @@ impl PostService for Rpc {
     ) -> RpcResult<pb::DeletePostResponse> {
         let pb::DeletePostRequest { author_id, post_id } = request.into_inner();
         let (author, id) =
-            wire::both(UserId::parse("author_id", author_id), PostId::parse("post_id", post_id))?;
+            wire::all((UserId::parse("author_id", author_id), PostId::parse("post_id", post_id)))?;
         self.write(|rpc| async move { rpc.posts.delete(author, id).await }).await?;
         Ok(Response::new(pb::DeletePostResponse {}))
     }
@@ -123,7 +123,7 @@ impl PostService for Rpc {
     async fn like(&self, request: Request<pb::LikeRequest>) -> RpcResult<pb::LikeResponse> {
         let pb::LikeRequest { user_id, post_id } = request.into_inner();
         let (user, id) =
-            wire::both(UserId::parse("user_id", user_id), PostId::parse("post_id", post_id))?;
+            wire::all((UserId::parse("user_id", user_id), PostId::parse("post_id", post_id)))?;
         let like = |rpc: Self| async move { rpc.reactions.like(user, id).await };
         let (since, likes) = self.write(like).await?;
         let like = Some(wire::like(user_id, since));
@@ -133,7 +133,7 @@ impl PostService for Rpc {
     async fn unlike(&self, request: Request<pb::UnlikeRequest>) -> RpcResult<pb::UnlikeResponse> {
         let pb::UnlikeRequest { user_id, post_id } = request.into_inner();
         let (user, id) =
-            wire::both(UserId::parse("user_id", user_id), PostId::parse("post_id", post_id))?;
+            wire::all((UserId::parse("user_id", user_id), PostId::parse("post_id", post_id)))?;
         let unlike = |rpc: Self| async move { rpc.reactions.unlike(user, id).await };
         let likes = self.write(unlike).await?;
         Ok(Response::new(pb::UnlikeResponse { likes }))
@@ -144,10 +144,10 @@ impl PostService for Rpc {
         request: Request<pb::ListLikersRequest>,
     ) -> RpcResult<pb::ListLikersResponse> {
         let request = request.into_inner();
-        let (id, size) = wire::both(
+        let (id, size) = wire::all((
             PostId::parse("post_id", request.post_id),
             PageSize::parse(request.page_size),
-        )?;
+        ))?;
         let scope = Scope::new("ListLikers").with(request.post_id);
         let after = wire::page_start(scope, &request.page_token)?;
         let page = self.tiered.list(List::Likers, id, after, size.get()).await?;
@@ -163,7 +163,7 @@ impl PostService for Rpc {
         request: Request<pb::BatchGetLikedRequest>,
     ) -> RpcResult<pb::BatchGetLikedResponse> {
         let pb::BatchGetLikedRequest { user_id, post_ids } = request.into_inner();
-        let (user, ids) = wire::both(UserId::parse("user_id", user_id), wire::batch(&post_ids))?;
+        let (user, ids) = wire::all((UserId::parse("user_id", user_id), wire::batch(&post_ids)))?;
         let liked = self.posts.liked(user, &ids).await?;
         let liked = liked.into_iter().map(PostId::get);
         Ok(Response::new(pb::BatchGetLikedResponse { post_ids: liked.collect() }))
@@ -187,10 +187,10 @@ impl PostService for Rpc {
         request: Request<pb::GetCommentRequest>,
     ) -> RpcResult<pb::GetCommentResponse> {
         let pb::GetCommentRequest { post_id, comment_id } = request.into_inner();
-        let (post, id) = wire::both(
+        let (post, id) = wire::all((
             PostId::parse("post_id", post_id),
             CommentId::parse("comment_id", comment_id),
-        )?;
+        ))?;
         let comment =
             self.tiered.comments(post, &[id]).await?.pop().ok_or(Error::CommentNotFound)?;
         Ok(Response::new(pb::GetCommentResponse { comment: Some(wire::comment(comment)) }))
@@ -201,11 +201,11 @@ impl PostService for Rpc {
         request: Request<pb::DeleteCommentRequest>,
     ) -> RpcResult<pb::DeleteCommentResponse> {
         let pb::DeleteCommentRequest { user_id, post_id, comment_id } = request.into_inner();
-        let ((user, post), id) = wire::three(
+        let (user, post, id) = wire::all((
             UserId::parse("user_id", user_id),
             PostId::parse("post_id", post_id),
             CommentId::parse("comment_id", comment_id),
-        )?;
+        ))?;
         let delete = |rpc: Self| async move { rpc.reactions.delete_comment(user, post, id).await };
         self.write(delete).await?;
         Ok(Response::new(pb::DeleteCommentResponse {}))
@@ -216,11 +216,11 @@ impl PostService for Rpc {
         request: Request<pb::ListCommentsRequest>,
     ) -> RpcResult<pb::ListCommentsResponse> {
         let request = request.into_inner();
-        let ((id, order), size) = wire::three(
+        let (id, order, size) = wire::all((
             PostId::parse("post_id", request.post_id),
             wire::order(request.order),
             PageSize::parse(request.page_size),
-        )?;
+        ))?;
         let order_number = u64::from(order == Order::Newest);
         let scope = Scope::new("ListComments").with(request.post_id).with(order_number);
         let after = wire::page_start(scope, &request.page_token)?;
@@ -241,11 +241,11 @@ impl PostService for Rpc {
         request: Request<pb::ListRepostsRequest>,
     ) -> RpcResult<pb::ListRepostsResponse> {
         let request = request.into_inner();
-        let ((id, viewer), size) = wire::three(
+        let (id, viewer, size) = wire::all((
             PostId::parse("post_id", request.post_id),
             wire::viewer(request.viewer_id),
             PageSize::parse(request.page_size),
-        )?;
+        ))?;
         let scope = Scope::new("ListReposts").with(request.post_id);
         let after = wire::page_start(scope, &request.page_token)?;
         let mut page = self.tiered.list(List::Reposts, id, after, size.get()).await?;
@@ -265,13 +265,12 @@ impl PostService for Rpc {
         request: Request<pb::ListUserPostsRequest>,
     ) -> RpcResult<pb::ListUserPostsResponse> {
         let request = request.into_inner();
-        let mut fields = FieldErrors::default();
-        let author = fields.read(UserId::parse("author_id", request.author_id));
-        let view = fields.read(wire::viewer(request.viewer_id));
-        let size = fields.read(PageSize::parse(request.page_size));
-        let before = fields.read(wire::before(request.before_id));
-        let read = author.zip(view).zip(size).zip(before);
-        let (((author, viewer), size), before) = fields.finish(read).map_err(Error::Invalid)?;
+        let (author, viewer, size, before) = wire::all((
+            UserId::parse("author_id", request.author_id),
+            wire::viewer(request.viewer_id),
+            PageSize::parse(request.page_size),
+            wire::before(request.before_id),
+        ))?;
         let scope = Scope::new("ListUserPosts").with(request.author_id).with(request.before_id);
         let begin = before.map(|id| Entry { member: id.get(), score: id.get() });
         let after = wire::page_start(scope, &request.page_token)?.or(begin);
@@ -291,15 +290,13 @@ impl PostService for Rpc {
         request: Request<pb::ListAuthorsPostsRequest>,
     ) -> RpcResult<pb::ListAuthorsPostsResponse> {
         let request = request.into_inner();
-        let mut fields = FieldErrors::default();
-        let authors = fields.read(UserId::parse_list("author_ids", &request.author_ids, BATCH_MAX));
-        let view = fields.read(wire::viewer(request.viewer_id));
-        let size = fields.read(PageSize::parse(request.page_size));
-        let before = fields.read(wire::before(request.before_id));
-        let after = fields.read(wire::after(request.after_id));
-        let read = authors.zip(view).zip(size).zip(before.zip(after));
-        let (((authors, viewer), size), range) = fields.finish(read).map_err(Error::Invalid)?;
-        let (before, after) = range;
+        let (authors, viewer, size, before, after) = wire::all((
+            UserId::parse_list("author_ids", &request.author_ids, BATCH_MAX),
+            wire::viewer(request.viewer_id),
+            PageSize::parse(request.page_size),
+            wire::before(request.before_id),
+            wire::after(request.after_id),
+        ))?;
         let newest = self.tiered.newest_of(&authors, before, after, size.get()).await?;
         let posts = self.posts.batch(&newest.ids, viewer).await?;
         let mut posts: Vec<_> = posts.into_iter().map(wire::with_root).collect();
@@ -331,10 +328,10 @@ impl PostService for Rpc {
         request: Request<pb::ListUserCommentsRequest>,
     ) -> RpcResult<pb::ListUserCommentsResponse> {
         let request = request.into_inner();
-        let (author, size) = wire::both(
+        let (author, size) = wire::all((
             UserId::parse("author_id", request.author_id),
             PageSize::parse(request.page_size),
-        )?;
+        ))?;
         let scope = Scope::new("ListUserComments").with(request.author_id);
         let after = wire::page_start(scope, &request.page_token)?;
         let (mut page, comments) = self.tiered.comments_by(author, after, size.get()).await?;

@@ -1,7 +1,7 @@
 //! Conversion between wire types and domain types, with validation of requests.
 
 use microblog_domain::{
-    BATCH_MAX, CommentId, FieldErrors, Invalid, PostId, RequestId, Scope, Stamp, UserId,
+    BATCH_MAX, CommentId, Fields, Invalid, PostId, RequestId, Scope, Stamp, UserId,
     text::{self, Lines},
 };
 use microblog_keyspace::{Entry, Order, Page};
@@ -44,72 +44,39 @@ pub(crate) struct NewComment {
 
 /// Decodes a new post.
 pub(crate) fn new_post(request: &pb::CreatePostRequest) -> Result<NewPost, Error> {
-    let mut fields = FieldErrors::default();
-    let author = fields.read(UserId::parse("author_id", request.author_id));
-    let id = fields.read(RequestId::parse("request_id", &request.request_id));
-    let text = fields.read(non_empty_text(&request.text));
-    let made = author.zip(id).zip(text);
-    let made = made.map(|((author, request), text)| NewPost { author, request, text });
-    fields.finish(made).map_err(Error::Invalid)
+    let author = UserId::parse("author_id", request.author_id);
+    let id = RequestId::parse("request_id", &request.request_id);
+    let (author, request, text) = all((author, id, non_empty_text(&request.text)))?;
+    Ok(NewPost { author, request, text })
 }
 
 /// Decodes a new repost, which may have no text.
 pub(crate) fn new_repost(request: &pb::RepostRequest) -> Result<NewRepost, Error> {
-    let mut fields = FieldErrors::default();
-    let author = fields.read(UserId::parse("author_id", request.author_id));
-    let id = fields.read(RequestId::parse("request_id", &request.request_id));
-    let reposted = fields.read(PostId::parse("post_id", request.post_id));
-    let text = fields.read(valid_text(&request.text));
-    let made =
-        author.zip(id).zip(reposted).zip(text).map(|(((author, request), reposted), text)| {
-            NewRepost { author, request, reposted, text }
-        });
-    fields.finish(made).map_err(Error::Invalid)
+    let author = UserId::parse("author_id", request.author_id);
+    let id = RequestId::parse("request_id", &request.request_id);
+    let reposted = PostId::parse("post_id", request.post_id);
+    let (author, request, reposted, text) = all((author, id, reposted, valid_text(&request.text)))?;
+    Ok(NewRepost { author, request, reposted, text })
 }
 
 /// Decodes a new comment.
 pub(crate) fn new_comment(request: &pb::AddCommentRequest) -> Result<NewComment, Error> {
-    let mut fields = FieldErrors::default();
-    let author = fields.read(UserId::parse("author_id", request.author_id));
-    let id = fields.read(RequestId::parse("request_id", &request.request_id));
-    let post = fields.read(PostId::parse("post_id", request.post_id));
-    let text = fields.read(non_empty_text(&request.text));
-    let in_reply_to = fields.read(match request.in_reply_to_id {
-        0 => Ok(None),
-        id => CommentId::parse("in_reply_to_id", id).map(Some),
-    });
-    let made = author.zip(id).zip(post).zip(text).zip(in_reply_to).map(
-        |((((author, request), post), text), in_reply_to)| NewComment {
-            author,
-            request,
-            post,
-            text,
-            in_reply_to,
+    let (author, request, post, text, in_reply_to) = all((
+        UserId::parse("author_id", request.author_id),
+        RequestId::parse("request_id", &request.request_id),
+        PostId::parse("post_id", request.post_id),
+        non_empty_text(&request.text),
+        match request.in_reply_to_id {
+            0 => Ok(None),
+            id => CommentId::parse("in_reply_to_id", id).map(Some),
         },
-    );
-    fields.finish(made).map_err(Error::Invalid)
+    ))?;
+    Ok(NewComment { author, request, post, text, in_reply_to })
 }
 
-/// Combines two fields; on failure, names every invalid one.
-pub(crate) fn both<A, B>(
-    first: Result<A, Invalid>,
-    second: Result<B, Invalid>,
-) -> Result<(A, B), Error> {
-    let mut fields = FieldErrors::default();
-    let made = fields.read(first).zip(fields.read(second));
-    fields.finish(made).map_err(Error::Invalid)
-}
-
-/// Combines three fields; on failure, names every invalid one.
-pub(crate) fn three<A, B, C>(
-    first: Result<A, Invalid>,
-    second: Result<B, Invalid>,
-    third: Result<C, Invalid>,
-) -> Result<((A, B), C), Error> {
-    let mut fields = FieldErrors::default();
-    let made = fields.read(first).zip(fields.read(second));
-    let made = made.zip(fields.read(third));
-    fields.finish(made).map_err(Error::Invalid)
+/// Returns the values of fields; on failure, names every invalid one.
+pub(crate) fn all<F: Fields>(fields: F) -> Result<F::Values, Error> {
+    fields.all().map_err(Error::Invalid)
 }
 
 /// Decodes the viewer; 0 means none.

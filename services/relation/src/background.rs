@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use microblog_chassis::PeriodicJob;
+use microblog_chassis::run_periodically;
 
 use crate::{
     forget,
@@ -19,34 +19,13 @@ const CLOCKS_PERIOD: Duration = Duration::from_secs(60);
 
 /// Returns the background jobs. They never complete.
 pub(crate) fn jobs(store: &Store) -> Vec<BoxFuture<'static, ()>> {
+    let (mut sweeper, marked, clocks) = (Sweeper::new(store.clone()), store.clone(), store.clone());
+    let sweep = async move || sweeper.sweep(STALE_AFTER).await;
+    let forget = async move || forget::forget_marked(&marked).await;
+    let measure = async move || clocks.measure_clocks().await;
     vec![
-        Box::pin(sweep(store.clone())),
-        Box::pin(forget(store.clone())),
-        Box::pin(measure_clocks(store.clone())),
+        Box::pin(run_periodically("sweeping", PERIOD, sweep)),
+        Box::pin(run_periodically("forgetting", PERIOD, forget)),
+        Box::pin(run_periodically("measuring the clocks", CLOCKS_PERIOD, measure)),
     ]
-}
-
-async fn measure_clocks(store: Store) {
-    let mut job = PeriodicJob::new("measuring the clocks", CLOCKS_PERIOD);
-    loop {
-        job.tick().await;
-        job.record(store.measure_clocks().await);
-    }
-}
-
-async fn sweep(store: Store) {
-    let mut sweeper = Sweeper::new(store);
-    let mut job = PeriodicJob::new("sweeping", PERIOD);
-    loop {
-        job.tick().await;
-        job.record(sweeper.sweep(STALE_AFTER).await);
-    }
-}
-
-async fn forget(store: Store) {
-    let mut job = PeriodicJob::new("forgetting", PERIOD);
-    loop {
-        job.tick().await;
-        job.record(forget::forget_marked(&store).await);
-    }
 }

@@ -1,6 +1,6 @@
 //! Conversion between wire types and domain types, with validation of requests.
 
-use microblog_domain::{BATCH_MAX, FieldErrors, Invalid, PageSize, Scope, Stamp, UserId};
+use microblog_domain::{BATCH_MAX, Fields as _, Invalid, PageSize, Scope, Stamp, UserId};
 use microblog_keyspace::{Entry, Order, Page};
 use microblog_proto::relation::{self as pb, EdgeList};
 
@@ -27,10 +27,9 @@ pub(crate) fn user(field: &str, id: u64) -> Result<UserId, Error> {
 
 /// Decodes the two accounts of an edge.
 pub(crate) fn edge(from: (&str, u64), to: (&str, u64)) -> Result<Edge, Error> {
-    match (UserId::parse(from.0, from.1), UserId::parse(to.0, to.1)) {
-        (Ok(from), Ok(to)) => Ok(Edge { from, to }),
-        (from, to) => Err(Error::Invalid([from.err(), to.err()].into_iter().flatten().collect())),
-    }
+    let ids = (UserId::parse(from.0, from.1), UserId::parse(to.0, to.1));
+    let (from, to) = ids.all().map_err(Error::Invalid)?;
+    Ok(Edge { from, to })
 }
 
 /// Decodes the two accounts of an edge, which must differ.
@@ -45,16 +44,18 @@ pub(crate) fn proper_edge(
 /// Decodes a list with the scope of its page tokens, and the size of a page.
 pub(crate) fn listing(request: &pb::ListEdgesRequest) -> Result<(Listing, Scope, usize), Error> {
     let list = EdgeList::try_from(request.list).unwrap_or_default();
-    let mut fields = FieldErrors::default();
-    let user = fields.read(UserId::parse("user_id", request.user_id));
-    let viewer = fields.read(viewer(list, request.viewer_id));
-    let order = fields.read(order(list, request.order));
-    let count = fields.read(PageSize::parse(request.page_size));
-    if list == EdgeList::Unspecified {
-        fields.read::<()>(Err(Invalid::new("list", "must be one of the lists")));
-    }
-    let read = user.zip(viewer).zip(order).zip(count);
-    let (((user, viewer), order), count) = fields.finish(read).map_err(Error::Invalid)?;
+    let is_known = match list {
+        EdgeList::Unspecified => Err(Invalid::new("list", "must be one of the lists")),
+        _ => Ok(()),
+    };
+    let fields = (
+        UserId::parse("user_id", request.user_id),
+        viewer(list, request.viewer_id),
+        order(list, request.order),
+        PageSize::parse(request.page_size),
+        is_known,
+    );
+    let (user, viewer, order, count, ()) = fields.all().map_err(Error::Invalid)?;
 
     let stored = |list| Listing::Stored { list, user, order };
     let listing = match list {
@@ -118,21 +119,19 @@ fn reject_if(is_set: bool, field: &str) -> Result<(), Invalid> {
 /// Decodes a list whose ids are returned, with the scope of its page tokens.
 pub(crate) fn id_list(request: &pb::ListEdgeIdsRequest) -> Result<(IdList, Scope), Error> {
     let list = EdgeList::try_from(request.list).unwrap_or_default();
-    let mut fields = FieldErrors::default();
-    let user = fields.read(UserId::parse("user_id", request.user_id));
-    let newer_than = fields.read(newer_than(list, request.newer_than_version));
-    let stored = fields.read(match list {
+    let stored = match list {
         EdgeList::Following => Ok(List::Following),
         EdgeList::Mutuals => Ok(List::Mutuals),
         _ => Err(Invalid::new("list", "must be FOLLOWING or MUTUALS")),
-    });
-    let read = user.zip(stored).zip(newer_than);
-    let ((user, stored), newer_than) = fields.finish(read).map_err(Error::Invalid)?;
+    };
+    let user = UserId::parse("user_id", request.user_id);
+    let fields = (user, newer_than(list, request.newer_than_version), stored);
+    let (user, newer_than, list) = fields.all().map_err(Error::Invalid)?;
     let scope = Scope::new("ListEdgeIds")
-        .with(list as u64)
+        .with(request.list as u64)
         .with(request.user_id)
         .with(request.newer_than_version);
-    Ok((IdList { list: stored, user, newer_than }, scope))
+    Ok((IdList { list, user, newer_than }, scope))
 }
 
 // Decodes the version after which a list starts; 0 means all of it.
@@ -150,23 +149,17 @@ fn newer_than(list: EdgeList, version: u64) -> Result<Option<u64>, Invalid> {
 pub(crate) fn intersection(
     request: &pb::CountEdgesRequest,
 ) -> Result<(Intersection, usize), Error> {
-    let mut fields = FieldErrors::default();
-    let user = fields.read(UserId::parse("user_id", request.user_id));
-    let viewer = fields.read(UserId::parse("viewer_id", request.viewer_id));
     let newest = usize::try_from(request.newest).ok().filter(|&count| count <= PageSize::MAX);
     let newest =
         newest.ok_or_else(|| Invalid::new("newest", format!("must be 0 to {}", PageSize::MAX)));
-    let newest = fields.read(newest);
-    let of: Option<fn(UserId, UserId) -> Intersection> =
-        fields.read(match EdgeList::try_from(request.list) {
-            Ok(EdgeList::CommonFollowing) => {
-                Ok(|user, viewer| Intersection::following(viewer, user))
-            }
-            Ok(EdgeList::FollowersIFollow) => Ok(Intersection::followers_followed),
-            _ => Err(Invalid::new("list", "must be COMMON_FOLLOWING or FOLLOWERS_I_FOLLOW")),
-        });
-    let read = user.zip(viewer).zip(newest).zip(of);
-    let (((user, viewer), newest), of) = fields.finish(read).map_err(Error::Invalid)?;
+    let of: Result<fn(UserId, UserId) -> Intersection, _> = match EdgeList::try_from(request.list) {
+        Ok(EdgeList::CommonFollowing) => Ok(|user, viewer| Intersection::following(viewer, user)),
+        Ok(EdgeList::FollowersIFollow) => Ok(Intersection::followers_followed),
+        _ => Err(Invalid::new("list", "must be COMMON_FOLLOWING or FOLLOWERS_I_FOLLOW")),
+    };
+    let user = UserId::parse("user_id", request.user_id);
+    let viewer = UserId::parse("viewer_id", request.viewer_id);
+    let (user, viewer, newest, of) = (user, viewer, newest, of).all().map_err(Error::Invalid)?;
     Ok((of(user, viewer), newest))
 }
 

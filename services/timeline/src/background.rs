@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use futures::{FutureExt as _, future::BoxFuture};
-use microblog_chassis::{PeriodicJob, Worker};
+use microblog_chassis::{Worker, run_periodically};
+use microblog_keyspace as keyspace;
 
 use crate::{fanout_worker::FanoutWorkers, keys::STREAMS, metrics::Metrics, store::Store};
 
@@ -22,18 +23,15 @@ pub(crate) fn jobs(
     let streams = (0..STREAMS).filter(is_ours);
     let mut jobs: Vec<_> = streams.map(|stream| workers.clone().run(stream).boxed()).collect();
     if worker.is_first() {
-        jobs.push(measure(store.clone(), metrics.clone()).boxed());
+        let (store, metrics) = (store.clone(), metrics.clone());
+        let measure = async move || {
+            let backlog = store.backlog().await?;
+            metrics.queued(backlog.depth, backlog.age().as_secs_f64());
+            Ok::<_, keyspace::Error>(())
+        };
+        jobs.push(
+            run_periodically("measuring the fan-out streams", MEASURE_PERIOD, measure).boxed(),
+        );
     }
     jobs
-}
-
-async fn measure(store: Store, metrics: Metrics) {
-    let mut job = PeriodicJob::new("measuring the fan-out streams", MEASURE_PERIOD);
-    loop {
-        job.tick().await;
-        let backlog = store.backlog().await;
-        job.record(backlog.map(|backlog| {
-            metrics.queued(backlog.depth, backlog.age().as_secs_f64());
-        }));
-    }
 }

@@ -1,6 +1,6 @@
 //! Conversion between wire types and domain types, with validation of requests.
 
-use microblog_domain::{BATCH_MAX, FieldErrors, Invalid, PageSize, PostId, Scope, UserId};
+use microblog_domain::{BATCH_MAX, Fields as _, Invalid, PageSize, PostId, Scope, UserId};
 use microblog_proto::timeline as pb;
 
 use crate::{
@@ -26,35 +26,22 @@ impl Timeline {
 
     /// Decodes a request for the authors of a timeline.
     pub(crate) fn of_authors(request: &pb::ListAuthorsRequest) -> Result<Self, Error> {
-        let mut fields = FieldErrors::default();
-        let timeline = Self::read(&mut fields, request.user_id, request.kind);
-        fields.finish(timeline).map_err(Error::Invalid)
+        let reader = UserId::parse("user_id", request.user_id);
+        let (reader, kind) = (reader, kind(request.kind)).all().map_err(Error::Invalid)?;
+        Ok(Self { reader, kind })
     }
 
     /// Decodes a request for a page.
     pub(crate) fn with_query(request: &pb::GetTimelineRequest) -> Result<(Self, PageQuery), Error> {
-        let mut fields = FieldErrors::default();
-        let timeline = Self::read(&mut fields, request.user_id, request.kind);
-        let size = fields.read(PageSize::parse(request.page_size));
-        let (timeline, size) = fields.finish(timeline.zip(size)).map_err(Error::Invalid)?;
+        let reader = UserId::parse("user_id", request.user_id);
+        let fields = (reader, kind(request.kind), PageSize::parse(request.page_size));
+        let (reader, kind, size) = fields.all().map_err(Error::Invalid)?;
+        let timeline = Self { reader, kind };
         let since = timeline.since(&request.since_token)?;
         let scope = timeline.page_scope(&request.since_token);
         let cursor = PageCursor::from_token(scope, &request.page_token);
         let cursor = cursor.map_err(|error| Error::Token { field: "page_token", error })?;
         Ok((timeline, PageQuery { size: size.get(), cursor, since }))
-    }
-
-    fn read(fields: &mut FieldErrors, user_id: u64, kind: i32) -> Option<Self> {
-        let reader = fields.read(UserId::parse("user_id", user_id));
-        let kind = match pb::TimelineKind::try_from(kind) {
-            Ok(pb::TimelineKind::Home) => Ok(TimelineKind::Home),
-            Ok(pb::TimelineKind::Friends) => Ok(TimelineKind::Friends),
-            Ok(pb::TimelineKind::Unspecified) | Err(_) => {
-                Err(Invalid::new("kind", "must be HOME or FRIENDS"))
-            }
-        };
-        let (reader, kind) = reader.zip(fields.read(kind))?;
-        Some(Self { reader, kind })
     }
 
     /// Decodes a `since_token`.
@@ -96,6 +83,16 @@ impl Timeline {
             TimelineKind::Friends => pb::TimelineKind::Friends,
         };
         Scope::new("GetTimeline").with(kind as u64).with(self.reader.get())
+    }
+}
+
+fn kind(kind: i32) -> Result<TimelineKind, Invalid> {
+    match pb::TimelineKind::try_from(kind) {
+        Ok(pb::TimelineKind::Home) => Ok(TimelineKind::Home),
+        Ok(pb::TimelineKind::Friends) => Ok(TimelineKind::Friends),
+        Ok(pb::TimelineKind::Unspecified) | Err(_) => {
+            Err(Invalid::new("kind", "must be HOME or FRIENDS"))
+        }
     }
 }
 

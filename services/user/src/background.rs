@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use microblog_chassis::PeriodicJob;
+use microblog_chassis::run_periodically;
 
 use crate::{store::Store, sweeper::Sweeper};
 
@@ -11,22 +11,12 @@ use crate::{store::Store, sweeper::Sweeper};
 const CLOCKS_PERIOD: Duration = Duration::from_secs(60);
 
 /// Returns the background jobs. They never complete.
-pub(crate) fn jobs(sweeper: Sweeper, store: Store) -> Vec<BoxFuture<'static, ()>> {
-    vec![Box::pin(sweep(sweeper)), Box::pin(measure_clocks(store))]
-}
-
-async fn measure_clocks(store: Store) {
-    let mut job = PeriodicJob::new("measuring the clocks", CLOCKS_PERIOD);
-    loop {
-        job.tick().await;
-        job.record(store.measure_clocks().await);
-    }
-}
-
-async fn sweep(mut sweeper: Sweeper) {
-    let mut job = PeriodicJob::new("sweeping registrations", sweeper.period());
-    loop {
-        job.tick().await;
-        job.record(sweeper.sweep().await.map(|_| ()));
-    }
+pub(crate) fn jobs(mut sweeper: Sweeper, store: Store) -> Vec<BoxFuture<'static, ()>> {
+    let period = sweeper.period();
+    let sweep = async move || sweeper.sweep().await.map(|_| ());
+    let measure = async move || store.measure_clocks().await;
+    vec![
+        Box::pin(run_periodically("sweeping registrations", period, sweep)),
+        Box::pin(run_periodically("measuring the clocks", CLOCKS_PERIOD, measure)),
+    ]
 }

@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use microblog_domain::{BATCH_MAX, FieldErrors, Invalid, RequestId, UserId};
+use microblog_domain::{BATCH_MAX, Fields as _, Invalid, RequestId, UserId};
 use microblog_proto::user as pb;
 
 use crate::{
@@ -26,23 +26,15 @@ const IMPORT_MAX: usize = 5000;
 
 /// Decodes a registration.
 pub(crate) fn register(request: pb::RegisterRequest) -> Result<RegistrationRequest, Error> {
-    let mut fields = FieldErrors::default();
-    let id = fields.read(RequestId::parse("request_id", &request.request_id));
-    let name = fields.read(Name::parse("name", &request.name));
-    let email = fields.read(Email::parse("email", &request.email));
-    let password = fields.read(Password::parse_new("password", &request.password));
-    let display_name =
-        fields.read(ProfileField::DisplayName.parse("display_name", &request.display_name));
-    let request = id.zip(name).zip(email).zip(password).zip(display_name).map(
-        |((((request, name), email), password), display_name)| RegistrationRequest {
-            request: request.to_string(),
-            name,
-            email,
-            password,
-            display_name,
-        },
+    let fields = (
+        RequestId::parse("request_id", &request.request_id),
+        Name::parse("name", &request.name),
+        Email::parse("email", &request.email),
+        Password::parse_new("password", &request.password),
+        ProfileField::DisplayName.parse("display_name", &request.display_name),
     );
-    fields.finish(request).map_err(Error::Invalid)
+    let (id, name, email, password, display_name) = fields.all().map_err(Error::Invalid)?;
+    Ok(RegistrationRequest { request: id.to_string(), name, email, password, display_name })
 }
 
 /// Decodes an import: unique names with their addresses, and the password, if any.
@@ -80,32 +72,26 @@ pub(crate) fn possible_names(names: &[String]) -> Result<Vec<Name>, Error> {
 
 /// Decodes a log-in.
 pub(crate) fn login(request: &pb::LoginRequest) -> Result<(Login, Password), Error> {
-    let mut fields = FieldErrors::default();
-    let login = fields.read(Login::parse("login", &request.login));
-    let password = fields.read(Password::parse_given("password", &request.password));
-    fields.finish(login.zip(password)).map_err(Error::Invalid)
+    let login = Login::parse("login", &request.login);
+    let password = Password::parse_given("password", &request.password);
+    (login, password).all().map_err(Error::Invalid)
 }
 
 /// Decodes the account, its current password and the new one.
 pub(crate) fn change_password(
     request: &pb::ChangePasswordRequest,
 ) -> Result<(UserId, Password, Password), Error> {
-    let mut fields = FieldErrors::default();
-    let id = fields.read(UserId::parse("user_id", request.user_id));
-    let given = Password::parse_given("current_password", &request.current_password);
-    let current = fields.read(given);
-    let new = fields.read(Password::parse_new("new_password", &request.new_password));
-    fields
-        .finish(id.zip(current).zip(new).map(|((id, current), new)| (id, current, new)))
-        .map_err(Error::Invalid)
+    let id = UserId::parse("user_id", request.user_id);
+    let current = Password::parse_given("current_password", &request.current_password);
+    let new = Password::parse_new("new_password", &request.new_password);
+    (id, current, new).all().map_err(Error::Invalid)
 }
 
 /// Decodes the account to delete and its password.
 pub(crate) fn delete_user(request: &pb::DeleteUserRequest) -> Result<(UserId, Password), Error> {
-    let mut fields = FieldErrors::default();
-    let id = fields.read(UserId::parse("user_id", request.user_id));
-    let password = fields.read(Password::parse_given("password", &request.password));
-    fields.finish(id.zip(password)).map_err(Error::Invalid)
+    let id = UserId::parse("user_id", request.user_id);
+    let password = Password::parse_given("password", &request.password);
+    (id, password).all().map_err(Error::Invalid)
 }
 
 /// Decodes the fields to change; absent ones stay as they are.
@@ -114,20 +100,18 @@ pub(crate) fn update_profile(
 ) -> Result<(UserId, Vec<(ProfileField, String)>), Error> {
     let changes = request.changes.unwrap_or_default();
     let pb::ProfileChanges { display_name, bio, avatar_url, location } = changes;
-    let mut fields = FieldErrors::default();
-    let id = fields.read(UserId::parse("user_id", request.user_id));
-    let given = [
-        ("changes.display_name", ProfileField::DisplayName, display_name),
-        ("changes.bio", ProfileField::Bio, bio),
-        ("changes.avatar_url", ProfileField::AvatarUrl, avatar_url),
-        ("changes.location", ProfileField::Location, location),
-    ];
-    let parsed = given.into_iter().filter_map(|(name, field, text)| {
-        let text = fields.read(field.parse(name, &text?))?;
-        Some((field, text))
-    });
-    let changes = parsed.collect();
-    fields.finish(id.map(|id| (id, changes))).map_err(Error::Invalid)
+    let parse = |name, field: ProfileField, text: Option<String>| {
+        text.map(|text| Ok((field, field.parse(name, &text)?))).transpose()
+    };
+    let fields = (
+        UserId::parse("user_id", request.user_id),
+        parse("changes.display_name", ProfileField::DisplayName, display_name),
+        parse("changes.bio", ProfileField::Bio, bio),
+        parse("changes.avatar_url", ProfileField::AvatarUrl, avatar_url),
+        parse("changes.location", ProfileField::Location, location),
+    );
+    let (id, display_name, bio, avatar_url, location) = fields.all().map_err(Error::Invalid)?;
+    Ok((id, [display_name, bio, avatar_url, location].into_iter().flatten().collect()))
 }
 
 /// Decodes an account id.

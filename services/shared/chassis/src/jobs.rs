@@ -81,6 +81,19 @@ impl PeriodicJob {
     }
 }
 
+/// Runs the work once per `period`, forever, as a [`PeriodicJob`].
+pub async fn run_periodically<E: Error + 'static>(
+    job: &'static str,
+    period: Duration,
+    mut work: impl AsyncFnMut() -> Result<(), E>,
+) {
+    let mut job = PeriodicJob::new(job, period);
+    loop {
+        job.tick().await;
+        job.record(work().await);
+    }
+}
+
 /// Returns a job that runs the work on a dedicated, named thread with its own runtime: one of
 /// [`Service::background`](crate::Service::background). For CPU-bound work, which would delay every
 /// call in a worker's runtime. The thread has a lower priority than the workers. It starts at the first poll. The

@@ -47,7 +47,7 @@ mod telemetry;
 pub use call::{CallAuthorizer, context, message, mutate};
 pub use client::{AddressError, Peer, Resolve};
 pub use config::{Config, LogFormat};
-pub use jobs::{PeriodicJob, run_on_dedicated_thread};
+pub use jobs::{PeriodicJob, run_on_dedicated_thread, run_periodically};
 pub use microblog_files::TlsError;
 pub use server::{ServeError, process::run, serve};
 pub use service::{Handler, Probe, Service, ServiceListener, Worker};

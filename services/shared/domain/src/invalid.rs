@@ -17,18 +17,46 @@ impl Invalid {
     }
 }
 
-/// Collects the errors of all fields, to report them together.
-#[derive(Debug, Default)]
-pub struct FieldErrors(Vec<Invalid>);
+/// The parsed fields of a request, as a tuple of results.
+pub trait Fields {
+    /// The values, as a tuple.
+    type Values;
 
-impl FieldErrors {
-    /// Returns the parsed value, or records the error.
-    pub fn read<T>(&mut self, parsed: Result<T, Invalid>) -> Option<T> {
-        parsed.map_err(|invalid| self.0.push(invalid)).ok()
-    }
+    /// Returns the values, or the errors of all invalid fields.
+    fn all(self) -> Result<Self::Values, Vec<Invalid>>;
+}
 
-    /// Returns the result if no field was invalid, or all errors.
-    pub fn finish<T>(self, made: Option<T>) -> Result<T, Vec<Invalid>> {
-        made.filter(|_| self.0.is_empty()).ok_or(self.0)
+macro_rules! fields {
+    ($($value:ident)+) => {
+        #[expect(non_snake_case, reason = "each value has the name of its type")]
+        impl<$($value),+> Fields for ($(Result<$value, Invalid>),+) {
+            type Values = ($($value),+);
+
+            fn all(self) -> Result<Self::Values, Vec<Invalid>> {
+                match self {
+                    ($(Ok($value)),+) => Ok(($($value),+)),
+                    ($($value),+) => Err([$($value.err()),+].into_iter().flatten().collect()),
+                }
+            }
+        }
+    };
+}
+
+fields!(A B);
+fields!(A B C);
+fields!(A B C D);
+fields!(A B C D E);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_invalid_fields_are_reported_at_once() {
+        let invalid = |field: &str| Err::<u64, _>(Invalid::new(field, "is missing"));
+        assert_eq!((Ok('a'), Ok(2)).all(), Ok(('a', 2)));
+        let errors = (invalid("user"), Ok('a'), invalid("page_size")).all().unwrap_err();
+        let fields: Vec<_> = errors.iter().map(|invalid| invalid.field.as_str()).collect();
+        assert_eq!(fields, ["user", "page_size"]);
     }
 }

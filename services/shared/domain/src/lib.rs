@@ -13,7 +13,7 @@ pub mod text;
 
 pub use id::{CommentId, PostId, UserId};
 pub use id_map::{IdMap, IdSet};
-pub use invalid::{FieldErrors, Invalid};
+pub use invalid::{Fields, Invalid};
 pub use invariants::{Repairs, Violations};
 pub use page_token::{PageSize, Scope, TokenError};
 pub use partition::Partition;

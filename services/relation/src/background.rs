@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use microblog_chassis::PeriodicJob;
+use microblog_record::{Database, Recorder};
 
 use crate::{
     forget,
+    record::{self, GraphTables},
     store::Store,
     sweeper::{STALE_AFTER, Sweeper},
 };
@@ -18,12 +20,23 @@ const PERIOD: Duration = Duration::from_secs(1);
 const CLOCKS_PERIOD: Duration = Duration::from_secs(60);
 
 /// Returns the background jobs. They never complete.
-pub(crate) fn jobs(store: &Store) -> Vec<BoxFuture<'static, ()>> {
-    vec![
+pub(crate) fn jobs(store: &Store, database: Option<Database>) -> Vec<BoxFuture<'static, ()>> {
+    let mut jobs: Vec<BoxFuture<'static, ()>> = vec![
         Box::pin(sweep(store.clone())),
         Box::pin(forget(store.clone())),
         Box::pin(measure_clocks(store.clone())),
-    ]
+    ];
+    let recorder = database.map(|database| record::recorder(store.clone(), database));
+    jobs.extend(recorder.map(|recorder| Box::pin(record_all(recorder)) as _));
+    jobs
+}
+
+async fn record_all(recorder: Recorder<GraphTables>) {
+    let mut job = PeriodicJob::new("recording", PERIOD);
+    loop {
+        job.tick().await;
+        job.record(recorder.record_all().await);
+    }
 }
 
 async fn measure_clocks(store: Store) {

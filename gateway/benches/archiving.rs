@@ -59,7 +59,7 @@ fn main() {
     let url = format!("sqlite://{}", directory.path().join("archive.sqlite").display());
     let flags: [(&str, &[&str]); 3] = [
         ("without an archive", &[]),
-        ("with an archive", &["--archive-url", &url]),
+        ("with an archive", &["--database-url", &url]),
         ("without, once more", &[]),
     ];
     let systems = flags.map(|(_, flags)| System::start(&runtime, flags));

@@ -112,7 +112,7 @@ BREAKAGES = [
     (POST, "0.0.0.0:50053", "0.0.0.0:50063", "the port that it listens on"),
     (POST, "0.0.0.0:50053", "127.0.0.1:50053", "not reachable by others"),
     (ENV, "0.0.0.0:9464", "127.0.0.1:9464", "serves metrics on"),
-    (POST, "name: MICROBLOG_ARCHIVE_URL", "name: ARCHIVE_URL", "MICROBLOG_ARCHIVE_URL is missing"),
+    (POST, "name: MICROBLOG_DATABASE_URL", "name: DATABASE_URL", "MICROBLOG_DATABASE_URL is missing"),
     (POST, "http://timeline:50054", "http://relation:50054", "not of timeline"),
     (POST, "http://timeline:50054", "http://timeline:50055", "has no port 50055"),
     # network.py

@@ -160,7 +160,7 @@ class _Trial:
             self.system.redis, self.directory / "redis", self.ports["redis"],
             is_cluster="cluster" in kind,
         ))
-        url = self.system.addressed("MICROBLOG_ARCHIVE_URL")
+        url = self.system.addressed("MICROBLOG_DATABASE_URL")
         user, password, database = url.username, unquote(url.password), url.path[1:]
         for own in (one for one in self.system.containers if one.name == "postgresql"):
             names = ("POSTGRES_USER", "POSTGRES_PASSWORD", "POSTGRES_DB")

@@ -11,7 +11,7 @@ from pathlib import Path
 from processes import TIMEOUT_S
 
 # The stores by flag. Any other flag `--NAME-url` is the address of the server NAME.
-STORES = {"redis-url": "redis", "archive-url": "postgresql", "otlp-endpoint": "collector"}
+STORES = {"redis-url": "redis", "database-url": "postgresql", "otlp-endpoint": "collector"}
 
 # Read by OpenTelemetry's SDK itself, in every program:
 # https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/

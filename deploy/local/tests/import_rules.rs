@@ -16,6 +16,7 @@ const FILES: &str = "microblog-files";
 const PROTO: &str = "microblog-proto";
 const CHASSIS: &str = "microblog-chassis";
 const KEYSPACE: &str = "microblog-keyspace";
+const RECORD: &str = "microblog-record";
 const TESTKIT: &str = "microblog-testkit";
 const REDIS_CLIENTS: [&str; 2] = ["redis", "deadpool-redis"];
 
@@ -38,13 +39,14 @@ fn allowed(directory: &str, all: &BTreeSet<&str>) -> Option<BTreeSet<String>> {
         | "services/shared/files"
         | "services/shared/testkit" => these(&[]),
         "services/shared/keyspace" => these(&[DOMAIN, FILES]),
+        "services/shared/record" => these(&[DOMAIN, KEYSPACE]),
         "services/shared/chassis" => these(&[PROTO, DOMAIN, FILES]),
         "gateway" => these(&[PROTO, DOMAIN, CHASSIS]),
         "deploy/local" | "deploy/load" => {
             Some(all.iter().filter(|&&name| name != TESTKIT).map(|&name| name.to_owned()).collect())
         }
         service if service.strip_prefix("services/").is_some_and(|name| !name.contains('/')) => {
-            these(&[PROTO, DOMAIN, CHASSIS, KEYSPACE])
+            these(&[PROTO, DOMAIN, CHASSIS, KEYSPACE, RECORD])
         }
         _ => None,
     }
@@ -85,9 +87,11 @@ fn only_keyspace_and_the_testkit_depend_on_a_redis_client() {
 }
 
 #[test]
-fn only_the_post_service_depends_on_a_sql_client() {
+fn only_services_with_a_database_depend_on_a_sql_client() {
     for package in metadata().workspace_packages() {
-        let may = package.name == "microblog-post";
+        let may = [RECORD, "microblog-relation", "microblog-post"]
+            .iter()
+            .any(|name| package.name == *name);
         assert!(may || !imports(package).contains("sqlx"), "{} depends on sqlx", package.name);
     }
 }

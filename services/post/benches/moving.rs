@@ -43,12 +43,12 @@ async fn measure() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("archive.sqlite");
     let (redis, archive) = (server.url("post"), format!("sqlite://{}", file.display()));
-    let flags = ["post", "--redis-url", &redis, "--archive-url", &archive, "--hot-window", "0s"];
+    let flags = ["post", "--redis-url", &redis, "--database-url", &archive, "--hot-window", "0s"];
     let limits = ["--posts-per-minute", "0", "--comments-per-minute", "0", "--hot-posts"];
     let stay = STAY.to_string();
     let config = Config::parse_from(flags.into_iter().chain(limits).chain([stay.as_str()]));
     let store = Store::open(&config).unwrap();
-    let archive = Archive::open(&config.archive).unwrap().unwrap();
+    let archive = Archive::open(&config.database).unwrap().unwrap();
     let mut archiver = Archiver::new(store.clone(), archive.clone());
     let mut admin = server.admin().await;
     // Connections, functions and tables exist before the measurement.

@@ -45,7 +45,10 @@ pub struct Config {
     /// Redis, the hot store.
     #[command(flatten)]
     pub redis: keyspace::Config,
-    /// The archive, and what is evicted to it.
+    /// The database: the archive.
+    #[command(flatten)]
+    pub database: microblog_record::Config,
+    /// What is evicted to the archive.
     #[command(flatten)]
     pub archive: archive::Config,
 }

@@ -8,8 +8,6 @@ use microblog_keyspace as keyspace;
 use microblog_proto::common::ErrorReason;
 use tonic::{Code, Status};
 
-use crate::archive;
-
 /// Why a call is rejected or fails.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -48,7 +46,7 @@ pub enum Error {
     Store(#[from] keyspace::Error),
     /// The archive failed.
     #[error("the archive failed")]
-    Archive(#[from] archive::Error),
+    Archive(#[from] microblog_record::Error),
     /// All attempts failed because the post moved between the tiers during each.
     #[error("the post moved between tiers during every attempt")]
     RetriesExhausted,

@@ -43,9 +43,7 @@ use microblog_proto::post::{
 };
 use tonic::service::Routes;
 
-pub use archive::{
-    Archive, Changes, Config as ArchiveConfig, Error as ArchiveError, OpenError, WriteTransaction,
-};
+pub use archive::{Archive, Changes, Config as ArchiveConfig, WriteTransaction};
 pub use config::Config;
 pub use delivery::Delivery;
 pub use erasure::Eraser;
@@ -76,7 +74,7 @@ pub enum StartError {
     Store(#[from] keyspace::Error),
     /// The archive address is not valid.
     #[error("the archive cannot be opened")]
-    Archive(#[from] OpenError),
+    Archive(#[from] microblog_record::OpenError),
     /// The address of the timeline service is not valid.
     #[error("the address of the timeline service is not valid")]
     Timeline(#[from] AddressError),
@@ -90,7 +88,7 @@ pub async fn service(
     worker: Worker,
 ) -> Result<Service, StartError> {
     let store = Store::open(config)?;
-    let archive = Archive::open(&config.archive)?;
+    let archive = Archive::open(&config.database)?;
     if let Some(file) = archive.as_ref().filter(|archive| archive.is_embedded()) {
         // Reads may arrive before the archiver migrates the database.
         if let Err(error) = file.migrate().await {
@@ -109,7 +107,7 @@ pub async fn service(
     let mut background = Vec::new();
     if worker.is_first() {
         background.extend(background::jobs(&tiered, &delivery, &config.chassis));
-        if let Some(archive) = Archive::open(&config.archive)? {
+        if let Some(archive) = Archive::open(&config.database)? {
             // The archiver's runtime needs its own connections.
             background.push(background::archiving(Store::open(config)?, archive, &config.archive));
         }

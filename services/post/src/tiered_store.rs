@@ -14,7 +14,7 @@ use microblog_domain::{IdMap, IdSet, PostId, UserId};
 use moka::sync::Cache;
 
 use crate::{
-    archive::{self, Archive},
+    archive::Archive,
     error::Error,
     post::{Content, ListLengths, Post},
     store::Store,
@@ -55,7 +55,7 @@ impl TieredStore {
 
     /// Returns the archive; fails if none is configured.
     pub(crate) fn archive(&self) -> Result<&Archive, Error> {
-        self.archive.as_ref().ok_or(Error::Archive(archive::Error::Missing))
+        self.archive.as_ref().ok_or(Error::Archive(microblog_record::Error::Missing))
     }
 
     /// Returns posts as a viewer sees them, in the given order; `None` if missing or unreadable.

@@ -76,7 +76,7 @@ async fn operations_and_connections_are_measured() {
             assert!(operations("db_operation_name", name) >= 1.0, "{name} of {system}");
         }
         assert_eq!(operations("error_type", refused), 0.0);
-        for pool in ["archive reading", "archive writing"] {
+        for pool in ["database reading", "database writing"] {
             eventually("connections rest", PATIENCE, async || {
                 measured.connections(pool, "idle") >= 1.0
                     && measured.connections(pool, "used") == 0.0

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use microblog_chassis::run_periodically;
+use microblog_record::Database;
 
 use crate::{
-    forget,
+    forget, record,
     store::Store,
     sweeper::{STALE_AFTER, Sweeper},
 };
@@ -18,14 +19,20 @@ const PERIOD: Duration = Duration::from_secs(1);
 const CLOCKS_PERIOD: Duration = Duration::from_secs(60);
 
 /// Returns the background jobs. They never complete.
-pub(crate) fn jobs(store: &Store) -> Vec<BoxFuture<'static, ()>> {
+pub(crate) fn jobs(store: &Store, database: Option<Database>) -> Vec<BoxFuture<'static, ()>> {
     let (mut sweeper, marked, clocks) = (Sweeper::new(store.clone()), store.clone(), store.clone());
     let sweep = async move || sweeper.sweep(STALE_AFTER).await;
     let forget = async move || forget::forget_marked(&marked).await;
     let measure = async move || clocks.measure_clocks().await;
-    vec![
+    let mut jobs: Vec<BoxFuture<'static, ()>> = vec![
         Box::pin(run_periodically("sweeping", PERIOD, sweep)),
         Box::pin(run_periodically("forgetting", PERIOD, forget)),
         Box::pin(run_periodically("measuring the clocks", CLOCKS_PERIOD, measure)),
-    ]
+    ];
+    if let Some(database) = database {
+        let recorder = record::recorder(store.clone(), database);
+        let record = async move || recorder.record_all().await;
+        jobs.push(Box::pin(run_periodically("recording", PERIOD, record)));
+    }
+    jobs
 }

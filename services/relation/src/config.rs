@@ -24,4 +24,7 @@ pub struct Config {
     /// Redis connection.
     #[command(flatten)]
     pub redis: keyspace::Config,
+    /// The database that records the follow graph.
+    #[command(flatten)]
+    pub database: microblog_record::Config,
 }

@@ -134,7 +134,7 @@ pub struct Counts {
 
 macro_rules! lists {
     ($($(#[$doc:meta])* $list:ident,)*) => {
-        /// A list of a user: accounts with versions.
+        /// A list of a user: accounts with versions. The record has the numbers.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum List {
             $($(#[$doc])* $list,)*

@@ -17,6 +17,7 @@ mod journal;
 mod keys;
 mod listing;
 mod not_followed_back;
+mod record;
 mod repair;
 mod rpc;
 mod store;
@@ -32,6 +33,7 @@ use microblog_proto::relation::{
     RelationServiceGuard, RelationServiceHandler,
     relation_service_server::{RelationServiceServer, SERVICE_NAME},
 };
+use microblog_record::Database;
 use tonic::service::Routes;
 
 pub use config::Config;
@@ -47,14 +49,28 @@ pub use store::{
 pub use sweeper::Sweeper;
 pub use verify::{Report, partition as verify_partition, user as verify_user};
 
+/// Why the service does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The Redis address is not valid.
+    #[error("the store cannot be opened")]
+    Store(#[from] keyspace::Error),
+    /// The address of the database is not valid.
+    #[error("the database cannot be opened")]
+    Database(#[from] microblog_record::OpenError),
+}
+
 /// Returns the service for one worker thread of a process. Does not wait for Redis.
-pub async fn service(config: &Config, worker: Worker) -> Result<Service, keyspace::Error> {
+pub async fn service(config: &Config, worker: Worker) -> Result<Service, StartError> {
     let store = Store::open(config)?;
     let max_message_bytes = config.chassis.max_message_bytes;
     let rpc = Arc::new(RelationServiceGuard::new(rpc::Rpc::new(store.clone()), CallAuthorizer));
     let handler: RelationServiceHandler = rpc.clone();
     let server = RelationServiceServer::from_arc(rpc).max_decoding_message_size(max_message_bytes);
-    let background = if worker.is_first() { background::jobs(&store) } else { Vec::new() };
+    let background = match worker.is_first() {
+        true => background::jobs(&store, Database::open(&config.database)?),
+        false => Vec::new(),
+    };
     let ready = Arc::new(move || {
         let store = store.clone();
         Box::pin(async move { store.is_ready().await }) as _
@@ -64,10 +80,7 @@ pub async fn service(config: &Config, worker: Worker) -> Result<Service, keyspac
 }
 
 /// Returns the listeners of this service's process.
-pub async fn listen(
-    config: Config,
-    worker: Worker,
-) -> Result<Vec<ServiceListener>, keyspace::Error> {
+pub async fn listen(config: Config, worker: Worker) -> Result<Vec<ServiceListener>, StartError> {
     let service = service(&config, worker).await?;
     Ok(vec![ServiceListener { address: config.listen, service }])
 }

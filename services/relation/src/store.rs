@@ -52,6 +52,11 @@ impl Store {
         })
     }
 
+    /// Returns the keyspace.
+    pub(crate) fn keyspace(&self) -> &Keyspace {
+        &self.keyspace
+    }
+
     /// Returns the following limit.
     pub(crate) fn following_limit(&self) -> usize {
         self.following_limit as usize

@@ -124,7 +124,7 @@ impl Launch<'_> {
         let port_base = self.ports.0.to_string();
         let flags = ["up", "--data-dir", data, "--port-base", &port_base];
         // Unset, so that the system does not use the archive of this process's environment.
-        let child = self.child("microblog", &flags, &[("MICROBLOG_ARCHIVE_URL", "")])?;
+        let child = self.child("microblog", &flags, &[("MICROBLOG_DATABASE_URL", "")])?;
         Ok((vec![child], Some(Store { admin: Admin::new(&access)?, _owned: None })))
     }
 
@@ -142,7 +142,7 @@ impl Launch<'_> {
         data: &DataDir,
         redis_url: impl Fn(&str) -> anyhow::Result<String>,
     ) -> anyhow::Result<Vec<Child>> {
-        let archive = [("MICROBLOG_ARCHIVE_URL", &*data.prepare_archive()?)];
+        let archive = [("MICROBLOG_DATABASE_URL", &*data.prepare_archive()?)];
         let Urls { user, relation, post, timeline, .. } = &self.ports.urls();
         let to_user = ["--user-url", user];
         let to_relation = ["--relation-url", relation];

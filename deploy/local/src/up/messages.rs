@@ -27,7 +27,7 @@ pub(super) fn started(
     println!("  redis     127.0.0.1:{redis_port}, version {}", software.version);
     match archive {
         Some(file) => println!("  archive   {}", file.display()),
-        None => println!("  archive   from MICROBLOG_ARCHIVE_URL"),
+        None => println!("  archive   from MICROBLOG_DATABASE_URL"),
     }
     println!("  data      {}", data.path().display());
 }

@@ -70,7 +70,7 @@ pub(super) enum Error {
     #[error("cannot start the user service")]
     User(#[source] microblog_user::Error),
     #[error("cannot start the relation service")]
-    Relation(#[source] microblog_keyspace::Error),
+    Relation(#[source] microblog_relation::StartError),
     #[error("cannot start the post service")]
     Post(#[source] microblog_post::StartError),
     #[error("cannot start the timeline service")]
@@ -92,7 +92,9 @@ impl Plan {
         let mut post: microblog_post::Config = config_with_redis("post", access)?;
         let mut timeline: microblog_timeline::Config = config_with_redis("timeline", access)?;
         let mut gateway: microblog_gateway::Config = config("gateway", &no_limits_per_address())?;
-        let archive = &mut post.archive.archive_url;
+        // The variable names the database of the archive.
+        relation.database.database_url = None;
+        let archive = &mut post.database.database_url;
         let has_local_archive = archive.as_ref().is_none_or(String::is_empty);
         if has_local_archive {
             *archive = Some(data.prepare_archive()?);

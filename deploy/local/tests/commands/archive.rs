@@ -57,10 +57,10 @@ fn the_archive_url_from_the_environment_is_used_and_not_printed() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let postgres = runtime.block_on(PostgresServer::start());
     let mut command = Command::new(PROGRAM);
-    command.env("MICROBLOG_ARCHIVE_URL", postgres.url());
+    command.env("MICROBLOG_DATABASE_URL", postgres.url());
     let launcher = Launcher::start_by(command, &data, &[]);
     publish(&launcher);
     assert_eq!(files(&data), Vec::<PathBuf>::new());
-    assert!(launcher.output().contains("  archive   from MICROBLOG_ARCHIVE_URL\n"));
+    assert!(launcher.output().contains("  archive   from MICROBLOG_DATABASE_URL\n"));
     assert!(!launcher.output().contains(&postgres.url()));
 }

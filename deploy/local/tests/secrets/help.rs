@@ -8,7 +8,7 @@ use crate::{canaries::Canaries, outputs::Outputs, server::program};
 const SECRET: [&str; 6] = [
     "MICROBLOG_REDIS_URL",
     "MICROBLOG_REDIS_SENTINEL_PASSWORD",
-    "MICROBLOG_ARCHIVE_URL",
+    "MICROBLOG_DATABASE_URL",
     "MICROBLOG_IMPORT_PASSWORD",
     "OTEL_EXPORTER_OTLP_ENDPOINT",
     "OTEL_EXPORTER_OTLP_HEADERS",

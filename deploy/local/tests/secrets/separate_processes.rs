@@ -128,7 +128,7 @@ impl System {
             SERVICES.map(|peer| (format!("MICROBLOG_{}_URL", peer.to_uppercase()), self.url(peer)));
         let own = [
             ("MICROBLOG_REDIS_URL", redis_url(&self.redis, service, &self.redis_password)),
-            ("MICROBLOG_ARCHIVE_URL", self.archive.url(&self.archive_password)),
+            ("MICROBLOG_DATABASE_URL", self.archive.url(&self.archive_password)),
             ("MICROBLOG_LOG", "trace".to_owned()),
             ("MICROBLOG_LOG_FORMAT", log_format.to_owned()),
             (

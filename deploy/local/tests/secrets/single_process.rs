@@ -36,7 +36,7 @@ async fn the_launcher_does_not_print_secrets() {
     let mut command = Command::new(PROGRAM);
     command
         .env("MICROBLOG_LOG", "trace")
-        .env("MICROBLOG_ARCHIVE_URL", archive.url(&archive_password))
+        .env("MICROBLOG_DATABASE_URL", archive.url(&archive_password))
         .env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://s:{collector_password}@{collector_at}"))
         .env("OTEL_EXPORTER_OTLP_HEADERS", format!("{KEY_HEADER}={key}"))
         .env("OTEL_SERVICE_NAME", &public)

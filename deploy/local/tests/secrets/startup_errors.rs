@@ -102,11 +102,11 @@ async fn invalid_archive_urls_are_not_printed() {
         ("postgres://post@127.0.0.1:1/archive?sslpassword=SECRET", "sslpassword"),
         (&archive.url("SECRET"), "password authentication failed"),
     ] {
-        cases.add("post", "MICROBLOG_ARCHIVE_URL", value, expected);
+        cases.add("post", "MICROBLOG_DATABASE_URL", value, expected);
     }
     let redis_url = ("MICROBLOG_REDIS_URL", redis.url("post"));
     // All servers start concurrently, and password authentication is then slow.
-    let patient = ("MICROBLOG_ARCHIVE_TIMEOUT_MS", "20000".to_owned());
+    let patient = ("MICROBLOG_DATABASE_TIMEOUT_MS", "20000".to_owned());
     cases.watch(&[("MICROBLOG_LOG", "trace".to_owned()), redis_url, patient]).await;
 }
 

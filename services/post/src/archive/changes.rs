@@ -4,12 +4,13 @@
 use std::time::SystemTime;
 
 use microblog_domain::{CommentId, Partition, PostId, Stamp, UserId};
-use sqlx::{Any, Transaction, any::AnyArguments, query::Query};
-
-use super::{
-    Archive, Error, WriteTransaction,
+use microblog_record::{
+    Error,
     sql::{ROWS_MAX, list, number, read_id, rows, statement},
 };
+use sqlx::{Any, Transaction, any::AnyArguments, query::Query};
+
+use super::{Archive, WriteTransaction};
 use crate::post::{Comment, Content};
 
 /// Changes to archive.
@@ -30,6 +31,7 @@ impl WriteTransaction<'_> {
     pub async fn add(&mut self, changes: &Changes) -> Result<(), Error> {
         let Self { archive, transaction } = self;
         archive
+            .database
             .write("INSERT posts comments", async move {
                 for posts in changes.posts.chunks(ROWS_MAX) {
                     insert_posts(transaction, posts).await?;
@@ -50,14 +52,14 @@ impl WriteTransaction<'_> {
 
     /// Commits the transaction.
     pub async fn commit(self) -> Result<(), Error> {
-        self.archive.write("COMMIT", self.transaction.commit()).await
+        self.archive.database.write("COMMIT", self.transaction.commit()).await
     }
 }
 
 impl Archive {
     /// Begins a transaction, once the previous one has ended.
     pub async fn begin_write(&self) -> Result<WriteTransaction<'_>, Error> {
-        let transaction = self.write("BEGIN", self.begin()).await?;
+        let transaction = self.database.write("BEGIN", self.begin()).await?;
         Ok(WriteTransaction { archive: self, transaction })
     }
 
@@ -77,18 +79,19 @@ impl Archive {
             "DELETE FROM comments WHERE (post, id) IN (SELECT post, id FROM comments \
              WHERE deleted <> 0 AND deleted < $1 ORDER BY deleted LIMIT 1000)",
         ];
-        self.write("DELETE posts likes comments reposts", async move {
-            let mut transaction = self.begin().await?;
-            let mut removed = 0;
-            for step in STEPS {
-                let done =
-                    sqlx::query(step).bind(number(before)).execute(&mut *transaction).await?;
-                removed += done.rows_affected();
-            }
-            transaction.commit().await?;
-            Ok(removed)
-        })
-        .await
+        self.database
+            .write("DELETE posts likes comments reposts", async move {
+                let mut transaction = self.begin().await?;
+                let mut removed = 0;
+                for step in STEPS {
+                    let done =
+                        sqlx::query(step).bind(number(before)).execute(&mut *transaction).await?;
+                    removed += done.rows_affected();
+                }
+                transaction.commit().await?;
+                Ok(removed)
+            })
+            .await
     }
 
     /// Deletes up to `count` likes of an account, and updates the counts of the posts. Returns how
@@ -96,27 +99,28 @@ impl Archive {
     pub async fn erase_likes(&self, account: UserId, count: usize) -> Result<usize, Error> {
         const LIKES: &str = "DELETE FROM likes WHERE account = $1 AND post IN \
             (SELECT post FROM likes WHERE account = $1 ORDER BY post LIMIT $2) RETURNING post";
-        self.write("DELETE likes", async move {
-            let mut transaction = self.begin().await?;
-            let rows = sqlx::query(LIKES)
-                .bind(number(account.get()))
-                .bind(number(count as u64))
-                .fetch_all(&mut *transaction)
-                .await?;
-            let posts = rows.iter().map(|row| read_id(row, 0, PostId::new));
-            let posts: Vec<_> = posts.collect::<Result<_, _>>()?;
-            if !posts.is_empty() {
-                let text = format!(
-                    "UPDATE posts SET likes = likes - 1 WHERE likes > 0 AND id IN ({})",
-                    list(1, posts.len())
-                );
-                let query = bind_posts(statement(text), posts.iter().copied());
-                query.execute(&mut *transaction).await?;
-            }
-            transaction.commit().await?;
-            Ok(posts.len())
-        })
-        .await
+        self.database
+            .write("DELETE likes", async move {
+                let mut transaction = self.begin().await?;
+                let rows = sqlx::query(LIKES)
+                    .bind(number(account.get()))
+                    .bind(number(count as u64))
+                    .fetch_all(&mut *transaction)
+                    .await?;
+                let posts = rows.iter().map(|row| read_id(row, 0, PostId::new));
+                let posts: Vec<_> = posts.collect::<Result<_, _>>()?;
+                if !posts.is_empty() {
+                    let text = format!(
+                        "UPDATE posts SET likes = likes - 1 WHERE likes > 0 AND id IN ({})",
+                        list(1, posts.len())
+                    );
+                    let query = bind_posts(statement(text), posts.iter().copied());
+                    query.execute(&mut *transaction).await?;
+                }
+                transaction.commit().await?;
+                Ok(posts.len())
+            })
+            .await
     }
 
     /// Deletes up to `count` comments of an account, and updates the counts of the archived posts.
@@ -130,27 +134,28 @@ impl Archive {
         const COUNT: &str = "UPDATE posts SET comments = comments - 1 \
             WHERE id = $1 AND comments > 0 AND snapshot_mark > $2";
         let end = Stamp::first_at(SystemTime::now(), Partition::new(0)).get();
-        self.write("UPDATE comments", async move {
-            let mut transaction = self.begin().await?;
-            let rows = sqlx::query(COMMENTS)
-                .bind(number(author.get()))
-                .bind(number(end))
-                .bind(number(count as u64))
-                .fetch_all(&mut *transaction)
-                .await?;
-            for row in &rows {
-                let post = read_id(row, 0, PostId::new)?;
-                let comment = read_id(row, 1, CommentId::new)?;
-                sqlx::query(COUNT)
-                    .bind(number(post.get()))
-                    .bind(number(comment.get()))
-                    .execute(&mut *transaction)
+        self.database
+            .write("UPDATE comments", async move {
+                let mut transaction = self.begin().await?;
+                let rows = sqlx::query(COMMENTS)
+                    .bind(number(author.get()))
+                    .bind(number(end))
+                    .bind(number(count as u64))
+                    .fetch_all(&mut *transaction)
                     .await?;
-            }
-            transaction.commit().await?;
-            Ok(rows.len())
-        })
-        .await
+                for row in &rows {
+                    let post = read_id(row, 0, PostId::new)?;
+                    let comment = read_id(row, 1, CommentId::new)?;
+                    sqlx::query(COUNT)
+                        .bind(number(post.get()))
+                        .bind(number(comment.get()))
+                        .execute(&mut *transaction)
+                        .await?;
+                }
+                transaction.commit().await?;
+                Ok(rows.len())
+            })
+            .await
     }
 }
 

@@ -1,62 +1,12 @@
-//! Configuration of the archive, and of what stays in Redis.
+//! Configuration of what stays in Redis.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
-use url::Url;
-
-use super::error::OpenError;
-
-/// The URL parameters of PostgreSQL that sqlx reads, besides `options[…]`
-/// (<https://docs.rs/sqlx/latest/sqlx/postgres/struct.PgConnectOptions.html>).
-const PARAMETERS: [&str; 18] = [
-    "application_name",
-    "dbname",
-    "host",
-    "hostaddr",
-    "options",
-    "password",
-    "port",
-    "ssl-ca",
-    "ssl-cert",
-    "ssl-key",
-    "ssl-mode",
-    "ssl-root-cert",
-    "sslcert",
-    "sslkey",
-    "sslmode",
-    "sslrootcert",
-    "statement-cache-capacity",
-    "user",
-];
-
-/// Configuration of the archive, and of what stays in Redis.
+/// Configuration of what stays in Redis, and of what is evicted to the archive.
 // Flattened into another struct named `Config`: their argument groups would clash.
-#[derive(Clone, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
 pub struct Config {
-    /// URL of the archive, a SQL database of all posts: `postgres://user:password@host/database`,
-    /// or `sqlite:///path/to/file` for a service of one process. Without one, all posts stay in
-    /// Redis. A service that once had an archive must keep it: evicted posts are only there
-    #[arg(long, env = "MICROBLOG_ARCHIVE_URL", value_name = "URL", hide_env_values = true)]
-    pub archive_url: Option<String>,
-    /// Timeout of a read of the archive
-    #[arg(
-        long,
-        env = "MICROBLOG_ARCHIVE_TIMEOUT_MS",
-        value_name = "MILLISECONDS",
-        default_value_t = 2_000,
-        value_parser = clap::value_parser!(u64).range(1..)
-    )]
-    pub archive_timeout_ms: u64,
-    /// The most connections of each worker thread to the archive for calls, and as many for jobs
-    #[arg(
-        long,
-        env = "MICROBLOG_ARCHIVE_LINKS",
-        value_name = "COUNT",
-        default_value_t = 4,
-        value_parser = clap::value_parser!(u32).range(1..)
-    )]
-    pub archive_links: u32,
     /// The hot window: the age from which posts may be evicted from Redis to the archive, as
     /// `30days` or `12h`
     #[arg(
@@ -80,60 +30,4 @@ pub struct Config {
         value_parser = humantime::parse_duration
     )]
     pub warm_window: Duration,
-}
-
-impl Config {
-    /// Returns the database URL for the driver.
-    pub(super) fn database_url(&self) -> Result<Option<String>, OpenError> {
-        let Some(text) = self.archive_url.as_deref().filter(|text| !text.is_empty()) else {
-            return Ok(None);
-        };
-        let mut url = Url::parse(text).map_err(OpenError::Url)?;
-        match url.scheme() {
-            "postgres" | "postgresql" => check_parts(&url)?,
-            "sqlite" => {
-                if url.path().ends_with(":memory:") || url.query_pairs().any(|(_, v)| v == "memory")
-                {
-                    return Err(OpenError::InMemory);
-                }
-                if !url.query_pairs().any(|(name, _)| name == "mode") {
-                    url.query_pairs_mut().append_pair("mode", "rwc");
-                }
-            }
-            other => return Err(OpenError::Scheme(other.to_owned())),
-        }
-        Ok(Some(url.into()))
-    }
-}
-
-/// Rejects parts of a PostgreSQL URL that the driver would ignore, and log.
-fn check_parts(url: &Url) -> Result<(), OpenError> {
-    // The remainder of a password with an unencoded `/`, `?` or `#` appears here.
-    let database = url.path().trim_start_matches('/');
-    if database.contains(['/', '@']) || url.fragment().is_some() {
-        return Err(OpenError::UnencodedPassword);
-    }
-    let means_nothing = |name: &str| !PARAMETERS.contains(&name) && !name.starts_with("options[");
-    let Some((name, _)) = url.query_pairs().find(|(name, _)| means_nothing(name)) else {
-        return Ok(());
-    };
-    let is_word = name.bytes().all(|byte| byte.is_ascii_alphabetic() || b"-_".contains(&byte));
-    Err(if is_word {
-        OpenError::Parameter(name.into_owned())
-    } else {
-        OpenError::UnencodedPassword
-    })
-}
-
-// The URL may contain a password, so it is never formatted.
-impl fmt::Debug for Config {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config")
-            .field("archive_timeout_ms", &self.archive_timeout_ms)
-            .field("archive_links", &self.archive_links)
-            .field("hot_window", &self.hot_window)
-            .field("hot_posts", &self.hot_posts)
-            .field("warm_window", &self.warm_window)
-            .finish_non_exhaustive()
-    }
 }

@@ -4,12 +4,13 @@ use std::collections::{HashMap, HashSet};
 
 use microblog_domain::{CommentId, PostId, UserId};
 use microblog_keyspace::{Entry, Order};
-use sqlx::{Row as _, any::AnyRow};
-
-use super::{
-    Archive, Error,
+use microblog_record::{
+    Error,
     sql::{list, number, read, read_id, statement},
 };
+use sqlx::{Row as _, any::AnyRow};
+
+use super::Archive;
 use crate::post::{Comment, CommentContent, Content, Counts, ListLengths, Origin, Post, Reply};
 
 /// The columns of a post.
@@ -27,7 +28,7 @@ impl Archive {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
-        let mut posts = self.read("SELECT posts", self.rows_of(ids)).await?;
+        let mut posts = self.database.read("SELECT posts", self.rows_of(ids)).await?;
         if let Some(viewer) = viewer {
             let liked: Vec<_> =
                 posts.iter().filter(|post| post.counts.likes > 0).map(|post| post.id).collect();
@@ -43,7 +44,7 @@ impl Archive {
             list(1, ids.len())
         );
         let query = ids.iter().fold(statement(text), |query, id| query.bind(number(id.get())));
-        query.fetch_all(&self.inner.pools.reading).await?.iter().map(post).collect()
+        query.fetch_all(self.database.readers()).await?.iter().map(post).collect()
     }
 
     /// Returns which of some posts have a row that is not a tombstone.
@@ -54,11 +55,12 @@ impl Archive {
         let text =
             format!("SELECT id FROM posts WHERE deleted = 0 AND id IN ({})", list(1, ids.len()));
         let query = ids.iter().fold(statement(text), |query, id| query.bind(number(id.get())));
-        self.read("SELECT posts", async move {
-            let rows = query.fetch_all(&self.inner.pools.reading).await?;
-            rows.iter().map(|row| read_id(row, 0, PostId::new)).collect()
-        })
-        .await
+        self.database
+            .read("SELECT posts", async move {
+                let rows = query.fetch_all(self.database.readers()).await?;
+                rows.iter().map(|row| read_id(row, 0, PostId::new)).collect()
+            })
+            .await
     }
 
     /// Returns the newest posts of some authors, newest first, between two cursors.
@@ -98,11 +100,12 @@ impl Archive {
         let query = statement(of_each.join(" UNION ALL "));
         let query = query.bind(below).bind(above).bind(number(count as u64));
         let query = authors.iter().fold(query, |query, author| query.bind(number(author.get())));
-        self.read("SELECT posts", async move {
-            let rows = query.fetch_all(&self.inner.pools.reading).await?;
-            rows.iter().map(|row| read_id(row, 0, PostId::new)).collect()
-        })
-        .await
+        self.database
+            .read("SELECT posts", async move {
+                let rows = query.fetch_all(self.database.readers()).await?;
+                rows.iter().map(|row| read_id(row, 0, PostId::new)).collect()
+            })
+            .await
     }
 
     /// Returns which of some posts an account liked, as of their eviction.
@@ -116,11 +119,12 @@ impl Archive {
         );
         let query = statement(text).bind(number(user.get()));
         let query = ids.iter().fold(query, |query, id| query.bind(number(id.get())));
-        self.read("SELECT likes", async move {
-            let rows = query.fetch_all(&self.inner.pools.reading).await?;
-            rows.iter().map(|row| read_id(row, 0, PostId::new)).collect()
-        })
-        .await
+        self.database
+            .read("SELECT likes", async move {
+                let rows = query.fetch_all(self.database.readers()).await?;
+                rows.iter().map(|row| read_id(row, 0, PostId::new)).collect()
+            })
+            .await
     }
 
     /// Returns since when an account liked a post, as of its eviction; `None` if it did not.
@@ -128,14 +132,15 @@ impl Archive {
         let query = sqlx::query("SELECT since FROM likes WHERE post = $1 AND account = $2")
             .bind(number(id.get()))
             .bind(number(user.get()));
-        self.read("SELECT likes", async move {
-            query
-                .fetch_optional(&self.inner.pools.reading)
-                .await?
-                .map(|row| read(&row, 0))
-                .transpose()
-        })
-        .await
+        self.database
+            .read("SELECT likes", async move {
+                query
+                    .fetch_optional(self.database.readers())
+                    .await?
+                    .map(|row| read(&row, 0))
+                    .transpose()
+            })
+            .await
     }
 
     /// Returns a page of a post's likers as of its eviction, newest first, after a cursor. Likes
@@ -158,12 +163,13 @@ impl Archive {
             .bind(since)
             .bind(account)
             .bind(number(count as u64));
-        self.read("SELECT likes", async move {
-            let rows = query.fetch_all(&self.inner.pools.reading).await?;
-            let entry = |row| Ok(Entry { member: read(row, 0)?, score: read(row, 1)? });
-            rows.iter().map(entry).collect()
-        })
-        .await
+        self.database
+            .read("SELECT likes", async move {
+                let rows = query.fetch_all(self.database.readers()).await?;
+                let entry = |row| Ok(Entry { member: read(row, 0)?, score: read(row, 1)? });
+                rows.iter().map(entry).collect()
+            })
+            .await
     }
 
     /// Returns a page of a post's reposts as of its eviction, newest first, after a cursor.
@@ -179,10 +185,11 @@ impl Archive {
             .bind(number(id.get()))
             .bind(after.map_or(i64::MAX, |entry| number(entry.member)))
             .bind(number(count as u64));
-        self.read("SELECT reposts", async move {
-            query.fetch_all(&self.inner.pools.reading).await?.iter().map(id_entry).collect()
-        })
-        .await
+        self.database
+            .read("SELECT reposts", async move {
+                query.fetch_all(self.database.readers()).await?.iter().map(id_entry).collect()
+            })
+            .await
     }
 
     /// Returns the lengths of the lists of posts, by post.
@@ -198,17 +205,18 @@ impl Archive {
             list(1, ids.len())
         );
         let query = ids.iter().fold(statement(text), |query, id| query.bind(number(id.get())));
-        self.read("SELECT posts likes comments reposts", async move {
-            let rows = query.fetch_all(&self.inner.pools.reading).await?;
-            let list_lengths = |row| {
-                let (likes, comments, reposts) = (read(row, 1)?, read(row, 2)?, read(row, 3)?);
-                let counts = Counts { likes, comments, reposts };
-                let list_lengths = ListLengths { counts, comment_bodies: comments };
-                Ok((read_id(row, 0, PostId::new)?, list_lengths))
-            };
-            rows.iter().map(list_lengths).collect()
-        })
-        .await
+        self.database
+            .read("SELECT posts likes comments reposts", async move {
+                let rows = query.fetch_all(self.database.readers()).await?;
+                let list_lengths = |row| {
+                    let (likes, comments, reposts) = (read(row, 1)?, read(row, 2)?, read(row, 3)?);
+                    let counts = Counts { likes, comments, reposts };
+                    let list_lengths = ListLengths { counts, comment_bodies: comments };
+                    Ok((read_id(row, 0, PostId::new)?, list_lengths))
+                };
+                rows.iter().map(list_lengths).collect()
+            })
+            .await
     }
 
     /// Returns whether a repost was on a post's list, as of its eviction.
@@ -216,10 +224,11 @@ impl Archive {
         let query = sqlx::query("SELECT repost FROM reposts WHERE post = $1 AND repost = $2")
             .bind(number(post.get()))
             .bind(number(repost.get()));
-        self.read("SELECT reposts", async move {
-            Ok(query.fetch_optional(&self.inner.pools.reading).await?.is_some())
-        })
-        .await
+        self.database
+            .read("SELECT reposts", async move {
+                Ok(query.fetch_optional(self.database.readers()).await?.is_some())
+            })
+            .await
     }
 
     /// Returns a page of the ids of comments on an archived post, after a cursor.
@@ -242,10 +251,11 @@ impl Archive {
             .bind(number(post.get()))
             .bind(after.map_or(begin, |entry| number(entry.member)))
             .bind(number(count as u64));
-        self.read("SELECT comments", async move {
-            query.fetch_all(&self.inner.pools.reading).await?.iter().map(id_entry).collect()
-        })
-        .await
+        self.database
+            .read("SELECT comments", async move {
+                query.fetch_all(self.database.readers()).await?.iter().map(id_entry).collect()
+            })
+            .await
     }
 
     /// Returns the existing comments among some on a post.
@@ -259,10 +269,11 @@ impl Archive {
         );
         let query = statement(text).bind(number(post.get()));
         let query = ids.iter().fold(query, |query, id| query.bind(number(id.get())));
-        self.read("SELECT comments", async move {
-            query.fetch_all(&self.inner.pools.reading).await?.iter().map(comment).collect()
-        })
-        .await
+        self.database
+            .read("SELECT comments", async move {
+                query.fetch_all(self.database.readers()).await?.iter().map(comment).collect()
+            })
+            .await
     }
 
     /// Returns a page of an account's comments, newest first, below a cursor.
@@ -279,10 +290,11 @@ impl Archive {
         let below = before.map_or(i64::MAX, |id| number(id.get()));
         let query =
             statement(text).bind(number(author.get())).bind(below).bind(number(count as u64));
-        self.read("SELECT comments", async move {
-            query.fetch_all(&self.inner.pools.reading).await?.iter().map(comment).collect()
-        })
-        .await
+        self.database
+            .read("SELECT comments", async move {
+                query.fetch_all(self.database.readers()).await?.iter().map(comment).collect()
+            })
+            .await
     }
 }
 

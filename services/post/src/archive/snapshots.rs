@@ -7,13 +7,16 @@ use std::{
 
 use microblog_domain::{CommentId, PostId};
 use microblog_keyspace::Entry;
+use microblog_record::{
+    Error,
+    sql::{ROWS_MAX, list, number, read, read_id, rows, statement},
+};
 use sqlx::{Any, Transaction};
 
 use super::{
-    Archive, Error,
+    Archive,
     changes::{OlderThanSnapshot, bind_posts, delete_rows, insert_comments},
     posts::{COMMENT_COLUMNS, POST_COLUMNS, comment, post},
-    sql::{ROWS_MAX, list, number, read, read_id, rows, statement},
 };
 use crate::post::Snapshot;
 
@@ -31,56 +34,58 @@ impl Archive {
     /// Writes snapshots in one transaction, except those that are older than the stored ones.
     /// Returns the posts that were written: none that is deleted or has no row.
     pub async fn write_snapshots(&self, posts: &[Snapshot]) -> Result<HashSet<PostId>, Error> {
-        self.write("UPDATE posts likes comments reposts", async move {
-            let mut transaction = self.begin().await?;
-            let mut written = HashSet::with_capacity(posts.len());
-            for posts in posts.chunks(ROWS_MAX) {
-                let newer = set_counts(&mut transaction, posts).await?;
-                let posts: Vec<_> =
-                    posts.iter().filter(|snapshot| newer.contains(&snapshot.post.id)).collect();
-                if !posts.is_empty() {
-                    replace_entries(&mut transaction, &posts).await?;
-                    replace_comments(&mut transaction, &posts).await?;
+        self.database
+            .write("UPDATE posts likes comments reposts", async move {
+                let mut transaction = self.begin().await?;
+                let mut written = HashSet::with_capacity(posts.len());
+                for posts in posts.chunks(ROWS_MAX) {
+                    let newer = set_counts(&mut transaction, posts).await?;
+                    let posts: Vec<_> =
+                        posts.iter().filter(|snapshot| newer.contains(&snapshot.post.id)).collect();
+                    if !posts.is_empty() {
+                        replace_entries(&mut transaction, &posts).await?;
+                        replace_comments(&mut transaction, &posts).await?;
+                    }
+                    written.extend(newer);
                 }
-                written.extend(newer);
-            }
-            transaction.commit().await?;
-            Ok(written)
-        })
-        .await
+                transaction.commit().await?;
+                Ok(written)
+            })
+            .await
     }
 
     /// Returns the snapshot of a post as of its eviction; `None` if there is none.
     pub async fn read_snapshot(&self, id: PostId) -> Result<Option<Snapshot>, Error> {
-        self.inner.breaker.check()?;
-        self.within(SNAPSHOT_READ_TIMEOUT, "SELECT posts likes comments reposts", async move {
-            let key = || number(id.get());
-            let mut transaction = self.inner.pools.writing.begin().await?;
-            let text = format!(
-                "SELECT {POST_COLUMNS}, snapshot_mark FROM posts WHERE deleted = 0 AND id = $1"
-            );
-            let row = statement(text).bind(key()).fetch_optional(&mut *transaction).await?;
-            let Some(row) = row else { return Ok(None) };
-            let (post, mark) = (post(&row)?, read(&row, 8)?);
-            let likes = sqlx::query("SELECT account, since FROM likes WHERE post = $1")
-                .bind(key())
-                .fetch_all(&mut *transaction)
-                .await?;
-            let entry = |row| Ok(Entry { member: read(row, 0)?, score: read(row, 1)? });
-            let likes = likes.iter().map(entry).collect::<Result<_, sqlx::Error>>()?;
-            let text =
-                format!("SELECT {COMMENT_COLUMNS} FROM comments WHERE deleted = 0 AND post = $1");
-            let comments = statement(text).bind(key()).fetch_all(&mut *transaction).await?;
-            let comments = comments.iter().map(comment).collect::<Result<_, sqlx::Error>>()?;
-            let reposts = sqlx::query("SELECT repost FROM reposts WHERE post = $1")
-                .bind(key())
-                .fetch_all(&mut *transaction)
-                .await?;
-            let repost = |row| read_id(row, 0, PostId::new);
-            let reposts = reposts.iter().map(repost).collect::<Result<_, sqlx::Error>>()?;
-            Ok(Some(Snapshot { post, mark, likes, comments, reposts }))
-        })
-        .await
+        self.database
+            .read_within(SNAPSHOT_READ_TIMEOUT, "SELECT posts likes comments reposts", async move {
+                let key = || number(id.get());
+                let mut transaction = self.database.writers().begin().await?;
+                let text = format!(
+                    "SELECT {POST_COLUMNS}, snapshot_mark FROM posts WHERE deleted = 0 AND id = $1"
+                );
+                let row = statement(text).bind(key()).fetch_optional(&mut *transaction).await?;
+                let Some(row) = row else { return Ok(None) };
+                let (post, mark) = (post(&row)?, read(&row, 8)?);
+                let likes = sqlx::query("SELECT account, since FROM likes WHERE post = $1")
+                    .bind(key())
+                    .fetch_all(&mut *transaction)
+                    .await?;
+                let entry = |row| Ok(Entry { member: read(row, 0)?, score: read(row, 1)? });
+                let likes = likes.iter().map(entry).collect::<Result<_, sqlx::Error>>()?;
+                let text = format!(
+                    "SELECT {COMMENT_COLUMNS} FROM comments WHERE deleted = 0 AND post = $1"
+                );
+                let comments = statement(text).bind(key()).fetch_all(&mut *transaction).await?;
+                let comments = comments.iter().map(comment).collect::<Result<_, sqlx::Error>>()?;
+                let reposts = sqlx::query("SELECT repost FROM reposts WHERE post = $1")
+                    .bind(key())
+                    .fetch_all(&mut *transaction)
+                    .await?;
+                let repost = |row| read_id(row, 0, PostId::new);
+                let reposts = reposts.iter().map(repost).collect::<Result<_, sqlx::Error>>()?;
+                Ok(Some(Snapshot { post, mark, likes, comments, reposts }))
+            })
+            .await
     }
 }
 

@@ -95,7 +95,7 @@ impl Aging {
         let flags = flags(url, hot_posts);
         let flags: Vec<_> = flags.iter().map(String::as_str).collect();
         let config = support::config(&system.redis.url("post"), &flags);
-        let archive = Archive::open(&config.archive).unwrap().unwrap();
+        let archive = Archive::open(&config.database).unwrap().unwrap();
         let evictor = Evictor::new(system.store.clone(), archive.clone(), &config.archive);
         let mut archiver = Archiver::new(system.store.clone(), archive.clone());
         while archiver.drain_page().await.unwrap() {}
@@ -185,7 +185,7 @@ impl Aging {
 /// Returns the flags of a service with an archive, whose posts are old at once.
 pub(crate) fn flags(url: &str, hot_posts: usize) -> Vec<String> {
     vec![
-        format!("--archive-url={url}"),
+        format!("--database-url={url}"),
         format!("--hot-posts={hot_posts}"),
         "--hot-window=0s".to_owned(),
         "--warm-window=0s".to_owned(),

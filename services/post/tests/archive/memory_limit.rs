@@ -40,7 +40,7 @@ async fn limit_memory(redis: &Redis, bytes: u64) {
 async fn a_smaller_hot_window_frees_memory(archives: &ArchiveServer) {
     // Started with a hot window of 30 days: no post is old.
     let url = archives.another().await;
-    let before = [format!("--archive-url={url}"), "--hot-posts=1".to_owned()];
+    let before = [format!("--database-url={url}"), "--hot-posts=1".to_owned()];
     let before: Vec<_> = before.iter().map(String::as_str).collect();
     let system = System::start_as(WITHOUT_JOBS, Topology::Single, &before).await;
     let aging = Aging::on(system, &url, 1).await;

@@ -30,7 +30,7 @@ async fn a_deleted_account_leaves_nothing(kind: Kind) {
     let client = client(&process.address());
     let config = deployed.config(&["--hot-posts=5", "--warm-window=0s"]);
     let store = Store::open(&config).unwrap();
-    let archive = Archive::open(&config.archive).unwrap().unwrap();
+    let archive = Archive::open(&config.database).unwrap().unwrap();
     let mut archiver = Archiver::new(store.clone(), archive.clone());
     // The process migrates as well, and SQLite lets one of them fail.
     eventually("the tables exist", PATIENCE, async || archiver.drain_page().await.is_ok()).await;

@@ -57,7 +57,7 @@ impl Deployed {
         let args = [
             format!("--redis-url={url}"),
             format!("--timeline-url={timeline_url}"),
-            format!("--archive-url={}", archives.url()),
+            format!("--database-url={}", archives.url()),
             "--posts-per-minute=0".to_owned(),
             "--comments-per-minute=0".to_owned(),
             "--restores-per-minute=0".to_owned(),
@@ -77,7 +77,7 @@ impl Deployed {
 
     /// Returns the configuration of another process that archives and evicts like this one.
     fn config(&self, flags: &[&str]) -> Config {
-        let archive_url = format!("--archive-url={}", self.archives.url());
+        let archive_url = format!("--database-url={}", self.archives.url());
         let flags: Vec<_> =
             [&*archive_url, "--hot-window=0s"].into_iter().chain(flags.iter().copied()).collect();
         config(&self.redis.url("post"), &flags)
@@ -89,7 +89,7 @@ async fn archives_and_evicts(config: &Config, is_done: &AtomicBool, evicted: &At
     let store = Store::open(config).unwrap();
     let mut milliseconds = 1;
     while !is_done.load(Ordering::Relaxed) {
-        let archive = Archive::open(&config.archive).unwrap().unwrap();
+        let archive = Archive::open(&config.database).unwrap().unwrap();
         let evictor = Evictor::new(store.clone(), archive.clone(), &config.archive);
         let mut archiver = Archiver::new(store.clone(), archive);
         let work = async {

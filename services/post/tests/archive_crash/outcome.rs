@@ -27,7 +27,7 @@ pub(crate) async fn is_right(client: &Client, load: &Load, config: &Config, hear
     settles(client).await;
     all_is_there(client, &known, &gone).await;
 
-    let archive = Archive::open(&config.archive).unwrap().unwrap();
+    let archive = Archive::open(&config.database).unwrap().unwrap();
     assert!(!Archiver::new(store.clone(), archive.clone()).drain_page().await.unwrap());
     let evictor = Evictor::new(store, archive, &config.archive);
     let mut evicted = 0;

@@ -89,8 +89,8 @@ pub(crate) struct Case {
 
 impl Archived {
     pub(crate) fn open(config: &Config) -> Option<Self> {
-        let url = config.archive.archive_url.clone()?;
-        let open = || Archive::open(&config.archive).unwrap().unwrap();
+        let url = config.database.database_url.clone()?;
+        let open = || Archive::open(&config.database).unwrap().unwrap();
         let config = config.archive.clone();
         Some(Self { url, jobs: [open(), open()], callers: open(), config })
     }

@@ -45,7 +45,7 @@ const FLAGS: [&str; 5] = [
     "--hot-window=0s",
     "--hot-posts=2",
     "--warm-window=0s",
-    "--archive-timeout-ms=20000",
+    "--database-timeout-ms=20000",
     "--redis-timeout-ms=10000",
 ];
 
@@ -58,7 +58,7 @@ fn any_interleaving_matches_the_model(topology: Topology, archive: Option<Kind>,
     let _context = runtime.enter();
     let redis = runtime.block_on(testkit::Store::start(topology));
     let server = archive.map(|kind| runtime.block_on(ArchiveServer::start(kind)));
-    let url = server.as_ref().map(|server| format!("--archive-url={}", server.url()));
+    let url = server.as_ref().map(|server| format!("--database-url={}", server.url()));
     let flags: Vec<_> = FLAGS.into_iter().chain(url.as_deref()).collect();
     let config = support::config(&redis.url("post"), &flags);
     let store = runtime.block_on(async {

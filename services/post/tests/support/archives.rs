@@ -36,7 +36,7 @@ impl ArchiveServer {
         Self { place, made: AtomicU32::new(0) }
     }
 
-    /// Returns the URL of its first archive, for `--archive-url`.
+    /// Returns the URL of its first archive, for `--database-url`.
     pub(crate) fn url(&self) -> String {
         match &self.place {
             Place::Directory(_) => self.file("archive"),

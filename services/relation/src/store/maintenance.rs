@@ -136,6 +136,24 @@ impl Store {
         Ok(deletions.into_iter().map(|(user, _)| user).collect())
     }
 
+    /// Returns the deleted accounts of a partition, and whether their deletion is complete.
+    pub async fn forgotten(&self, partition: Partition) -> Result<Vec<(UserId, bool)>, Error> {
+        let (mut deleted, mut cursor) = (Vec::new(), 0);
+        loop {
+            let scan = cmd("SSCAN").arg(keys::forgotten(partition)).arg(cursor).take();
+            let (next, ids): (u64, Vec<u64>) = self.keyspace.query(scan).await?;
+            for id in ids {
+                let score = cmd("ZSCORE").arg(keys::forgetting(partition)).arg(id).take();
+                let since: Option<f64> = self.keyspace.query(score).await?;
+                deleted.push((user(id)?, since.is_none()));
+            }
+            if next == 0 {
+                return Ok(deleted);
+            }
+            cursor = next;
+        }
+    }
+
     /// Completes the deletion of an account whose edges have ended. Returns whether they have.
     pub async fn finish_forgetting(&self, user: UserId) -> Result<bool, Error> {
         let edges = [keys::following, keys::followers, keys::blocks, keys::blocked_by];

@@ -59,6 +59,16 @@ impl System {
 
     async fn start_as(worker: Worker, topology: testkit::Topology, flags: &[&str]) -> Self {
         let redis = testkit::Store::start(topology).await;
+        let (client, store) = Self::serve(&redis, worker, flags).await;
+        Self { redis, client, store }
+    }
+
+    /// Starts another service on the same Redis, with further flags, and returns its client.
+    pub(crate) async fn another(&self, flags: &[&str]) -> Client {
+        Self::serve(&self.redis, Worker::ONLY, flags).await.0
+    }
+
+    async fn serve(redis: &testkit::Store, worker: Worker, flags: &[&str]) -> (Client, Store) {
         let config = config(&redis.url("relation"), flags);
         let service = microblog_relation::service(&config, worker).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -67,8 +77,7 @@ impl System {
         tokio::spawn(async move {
             serve(listener, service, &chassis, std::future::pending()).await.unwrap();
         });
-        let client = client(&address).await;
-        Self { redis, client, store: Store::open(&config).unwrap() }
+        (client(&address).await, Store::open(&config).unwrap())
     }
 
     pub(crate) async fn follow(&self, follower_id: u64, target_id: u64) -> Result<i32, Status> {
@@ -206,7 +215,7 @@ pub(crate) async fn journal_texts(
 /// Returns the changes in a partition's journal.
 pub(crate) async fn journal(redis: &testkit::Store, partition: Partition) -> Vec<JournalEntry> {
     let texts = journal_texts(redis, partition).await.into_iter();
-    let texts = texts.filter(|(_, text)| text != "opened");
+    let texts = texts.filter(|(_, text)| !text.starts_with("opened"));
     texts.map(|(_, text)| JournalEntry::parse(&text).expect(&text)).collect()
 }
 

@@ -1,6 +1,6 @@
 //! Change journals: a stream for each partition with every change of its state, which
-//! `prelude/journal.lua` writes. This file has the versions, and the newest ones that this process
-//! has seen.
+//! `prelude/journal.lua` writes. This file has the versions, the newest ones that this process has
+//! seen, and the reads of consumers.
 
 use std::{
     fmt,
@@ -9,9 +9,12 @@ use std::{
 };
 
 use microblog_domain::Partition;
-use redis::Value;
+use redis::{Value, cmd};
 
-use crate::{Error, reply::check};
+use crate::{
+    Batch, Error, Keyspace,
+    reply::{check, decode},
+};
 
 /// The bits of the number within an epoch: a million changes a second for twelve days.
 const NUMBER_BITS: u32 = 40;
@@ -30,6 +33,17 @@ impl Version {
     /// Returns the epoch.
     pub const fn epoch(self) -> u64 {
         self.0 >> NUMBER_BITS
+    }
+
+    /// Converts from the number.
+    pub const fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// Returns the version with another number in the same epoch.
+    #[must_use]
+    pub const fn with_number(self, number: u64) -> Self {
+        Self(self.epoch() << NUMBER_BITS | number)
     }
 
     /// Returns the number within the epoch.
@@ -84,14 +98,113 @@ impl SeenVersions {
         if let Some(version) = version {
             let version: Version =
                 version.parse().map_err(|error| Error::Malformed(Box::new(error)))?;
-            self.of(partition).fetch_max(version.get(), Ordering::Relaxed);
+            self.add(partition, version);
         }
         Ok(result)
+    }
+
+    /// Notes a version of a partition.
+    pub(crate) fn add(&self, partition: Partition, version: Version) {
+        self.of(partition).fetch_max(version.get(), Ordering::Relaxed);
     }
 
     fn of(&self, partition: Partition) -> &AtomicU64 {
         &self.0[usize::from(partition.number())]
     }
+}
+
+/// An entry of a journal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Its version.
+    pub version: Version,
+    /// The kind of change, the ids of its subject and a stamp, separated by spaces.
+    pub text: String,
+}
+
+/// The journals of a service.
+#[derive(Clone, Copy, Debug)]
+pub struct Journals {
+    /// Returns the key of a partition's journal.
+    pub key: fn(Partition) -> String,
+}
+
+impl Journals {
+    /// Creates the journal of a partition with an entry of its own, unless it exists. From then on,
+    /// the partition's changes have entries.
+    pub async fn open(
+        &self,
+        keyspace: &Keyspace,
+        partition: Partition,
+        text: &str,
+    ) -> Result<(), Error> {
+        let mut add = cmd("XADD");
+        add.arg((self.key)(partition)).arg("1-0").arg("c").arg(text);
+        match keyspace.query::<Value>(add).await {
+            // Redis rejects an id that is not above the newest one.
+            Err(Error::Refused { code, .. }) if code == "ERR" => Ok(()),
+            opened => opened.map(|_| ()),
+        }
+    }
+
+    /// Returns the newest entry of each of some journals; `None` if there is no journal.
+    pub async fn newest(
+        &self,
+        keyspace: &Keyspace,
+        partitions: &[Partition],
+    ) -> Result<Vec<Option<Change>>, Error> {
+        let mut batch = Batch::with_capacity(partitions.len());
+        for &partition in partitions {
+            let mut read = cmd("XREVRANGE");
+            read.arg((self.key)(partition)).arg("+").arg("-").arg("COUNT").arg(1);
+            batch.query(partition, read);
+        }
+        let replies = keyspace.send(batch).await?;
+        replies.into_iter().map(|reply| Ok(changes(reply)?.pop())).collect()
+    }
+
+    /// Returns up to `count` entries of each of some journals from a version on, including it.
+    pub async fn pages(
+        &self,
+        keyspace: &Keyspace,
+        from: &[(Partition, Version)],
+        count: usize,
+    ) -> Result<Vec<Vec<Change>>, Error> {
+        let mut batch = Batch::with_capacity(from.len());
+        for &(partition, version) in from {
+            let mut read = cmd("XRANGE");
+            read.arg((self.key)(partition)).arg(version.to_string()).arg("+");
+            batch.query(partition, read.arg("COUNT").arg(count).take());
+        }
+        keyspace.send(batch).await?.into_iter().map(changes).collect()
+    }
+
+    /// Removes the entries before a version from each of some journals. Keeps some more, since
+    /// Redis removes whole nodes of a stream.
+    pub async fn trim(
+        &self,
+        keyspace: &Keyspace,
+        before: &[(Partition, Version)],
+    ) -> Result<(), Error> {
+        let mut batch = Batch::with_capacity(before.len());
+        for &(partition, version) in before {
+            let mut trim = cmd("XTRIM");
+            trim.arg((self.key)(partition)).arg("MINID").arg("~").arg(version.to_string());
+            batch.query(partition, trim);
+        }
+        keyspace.send(batch).await.map(|_| ())
+    }
+}
+
+fn changes(reply: Value) -> Result<Vec<Change>, Error> {
+    let entries: Vec<(String, Vec<String>)> = decode(reply)?;
+    let change = |(id, mut fields): (String, Vec<String>)| {
+        let version =
+            id.parse().map_err(|error: MalformedVersion| Error::Malformed(Box::new(error)))?;
+        let text = fields.pop().ok_or(Error::Malformed("journal entry".into()))?;
+        Ok(Change { version, text })
+    };
+    entries.into_iter().map(change).collect()
 }
 
 #[cfg(test)]

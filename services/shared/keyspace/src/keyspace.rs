@@ -6,11 +6,12 @@ use std::sync::{
 };
 
 use futures::future::BoxFuture;
+use microblog_domain::Partition;
 use redis::{Cmd, FromRedisValue, RedisError, ServerErrorKind, Value};
 use tokio::{sync::Mutex, time::Instant};
 
 use crate::{
-    Batch, Call, Config, DedicatedConnection, Error, Library, Page, Range,
+    Batch, Call, Config, DedicatedConnection, Error, Library, Page, Range, Version,
     connection_metrics::ConnectionMetrics,
     dedicated_pool::DedicatedPools,
     endpoint::Endpoint,
@@ -98,6 +99,12 @@ impl Keyspace {
         T: FromRedisValue + Send + 'a,
     {
         Box::pin(async move { decode(self.inner.call(call).await?) })
+    }
+
+    /// Makes calls that change a partition fail with [`Error::Recovering`] if its journal lacks a
+    /// version.
+    pub fn require_version(&self, partition: Partition, version: Version) {
+        self.inner.seen_versions.add(partition, version);
     }
 
     /// Sends a batch as pipelines and returns the replies in the order added. If a node does not

@@ -52,7 +52,7 @@ pub use clock::ClockRepair;
 pub use config::Config;
 pub use dedicated_pool::DedicatedConnection;
 pub use error::Error;
-pub use journal::{MalformedVersion, Version};
+pub use journal::{Change, Journals, MalformedVersion, Version};
 pub use key::{key, number_behind};
 pub use keyspace::Keyspace;
 pub use library::Library;

@@ -29,10 +29,12 @@ const KEYSPACE_COMMANDS: [&str; 8] = [
 ];
 
 /// Commands that `keyspace` sends for services that call these methods.
-const METHOD_COMMANDS: [(&str, &str); 3] = [
+const METHOD_COMMANDS: [(&str, &str); 5] = [
     (".page(", "zrange"),
     (".dedicated_connection(", "unwatch"),
     (".client_side_cache(", "client|tracking"),
+    ("Recorder::new(", "xrange"),
+    ("Recorder::new(", "xtrim"),
 ];
 
 const PRELUDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../keyspace/src/prelude");

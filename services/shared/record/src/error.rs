@@ -1,67 +1,67 @@
-//! Errors of the archive.
+//! Errors of a database.
 
 use std::borrow::Cow;
 
 use sqlx::{error::DatabaseError, migrate::MigrateError};
 
-/// Why the archive cannot be opened.
+/// Why a database cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The address is not a URL.
-    #[error("the archive's address is no URL")]
+    #[error("the database's address is no URL")]
     Url(#[source] url::ParseError),
     /// The database system is not supported.
-    #[error("the archive's address begins with {0:?}: it must be `sqlite` or `postgres`")]
+    #[error("the database's address begins with {0:?}: it must be `sqlite` or `postgres`")]
     Scheme(String),
     /// A password has unencoded characters: the URL parses as another one, and would expose parts
     /// of the password.
     #[error(
-        "the archive's address is ambiguous: percent-encode `/`, `?`, `#` and `@` in its password"
+        "the database's address is ambiguous: percent-encode `/`, `?`, `#` and `@` in its password"
     )]
     UnencodedPassword,
     /// The driver would ignore the parameter, and log its value, which may be a secret.
-    #[error("the archive's address has the unknown parameter {0:?}")]
+    #[error("the database's address has the unknown parameter {0:?}")]
     Parameter(String),
     /// Each connection would have its own database.
-    #[error("the archive cannot be in memory: it must be a file")]
+    #[error("the database cannot be in memory: it must be a file")]
     InMemory,
     /// The driver rejects the URL.
-    #[error("the archive's address is not valid")]
+    #[error("the database's address is not valid")]
     Address(#[source] sqlx::Error),
 }
 
-/// Why an operation of the archive failed.
+/// Why an operation of a database failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The database is unavailable, or exceeded a timeout.
-    #[error("archive unavailable")]
+    #[error("database unavailable")]
     Unavailable(#[source] Option<sqlx::Error>),
-    /// Posts may be in an archive, but none is configured.
-    #[error("the data may be archived, and no archive is configured")]
+    /// The data may be in a database, but none is configured.
+    #[error("the data may be in a database, and none is configured")]
     Missing,
     /// The database rejected the operation.
-    #[error("the archive failed")]
+    #[error("the database failed")]
     Failed(#[source] sqlx::Error),
     /// A stored value is malformed.
-    #[error("malformed value in the archive: {0}")]
+    #[error("malformed value in the database: {0}")]
     Malformed(&'static str),
 }
 
 impl Error {
     /// Returns the error of a timeout.
-    pub(super) fn timed_out() -> Self {
+    pub(crate) fn timed_out() -> Self {
         Self::Unavailable(None)
     }
 
     /// Returns the database's error code: an SQLSTATE, or a result code of SQLite.
-    pub(super) fn database_code(&self) -> Option<Cow<'_, str>> {
+    pub(crate) fn database_code(&self) -> Option<Cow<'_, str>> {
         let (Self::Unavailable(Some(error)) | Self::Failed(error)) = self else { return None };
         code(error)
     }
 
     /// Returns the value of `error.type`: the database's code, or `timeout`, `unavailable` or
     /// `malformed`.
-    pub(super) fn error_type(&self) -> Cow<'_, str> {
+    pub(crate) fn error_type(&self) -> Cow<'_, str> {
         let other = match self {
             Self::Unavailable(None | Some(sqlx::Error::PoolTimedOut)) => "timeout",
             Self::Unavailable(_) | Self::Missing => "unavailable",
@@ -70,7 +70,7 @@ impl Error {
         self.database_code().unwrap_or(other.into())
     }
 
-    /// Returns whether an immediate retry is pointless: the archive is unavailable.
+    /// Returns whether an immediate retry is pointless: the database is unavailable.
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Self::Unavailable(_) | Self::Missing)
     }

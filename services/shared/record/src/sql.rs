@@ -9,18 +9,18 @@ use sqlx::{
 };
 
 /// sqlx's name of SQLite.
-pub(super) const SQLITE: &str = "SQLite";
+pub const SQLITE: &str = "SQLite";
 
 /// The most rows of one statement: SQLite looks parameters up more slowly with more.
-pub(super) const ROWS_MAX: usize = 50;
+pub const ROWS_MAX: usize = 50;
 
 /// Returns a statement. Its text must consist of constants and placeholders.
-pub(super) fn statement(text: String) -> Query<'static, Any, AnyArguments> {
+pub fn statement(text: String) -> Query<'static, Any, AnyArguments> {
     sqlx::query(AssertSqlSafe(text))
 }
 
 /// Returns placeholders for a list, numbered from `from`: `$3, $4`.
-pub(super) fn list(from: usize, count: usize) -> String {
+pub fn list(from: usize, count: usize) -> String {
     let mut text = String::with_capacity(5 * count);
     for number in from..from + count {
         let separator = if number == from { "" } else { ", " };
@@ -32,7 +32,7 @@ pub(super) fn list(from: usize, count: usize) -> String {
 
 /// Returns placeholders for rows: `($1, $2), ($3, $4)`, or `(?, ?), (?, ?)` for SQLite, which would
 /// look each numbered one up by name.
-pub(super) fn rows(backend: &str, count: usize, columns: usize) -> String {
+pub fn rows(backend: &str, count: usize, columns: usize) -> String {
     let row = |row: usize| match backend {
         SQLITE => format!("(?{})", ", ?".repeat(columns - 1)),
         _ => format!("({})", list(1 + row * columns, columns)),
@@ -41,19 +41,19 @@ pub(super) fn rows(backend: &str, count: usize, columns: usize) -> String {
 }
 
 /// Encodes an id, a stamp or a count as a parameter.
-pub(super) fn number(id: u64) -> i64 {
+pub fn number(id: u64) -> i64 {
     // Ids and stamps are below 2^53.
     id as i64
 }
 
 /// Decodes an id, a stamp or a count.
-pub(super) fn read(row: &AnyRow, column: usize) -> Result<u64, sqlx::Error> {
+pub fn read(row: &AnyRow, column: usize) -> Result<u64, sqlx::Error> {
     let number: i64 = row.try_get(column)?;
     u64::try_from(number).map_err(|error| sqlx::Error::Decode(error.into()))
 }
 
 /// Decodes an id that is not 0.
-pub(super) fn read_id<T>(
+pub fn read_id<T>(
     row: &AnyRow,
     column: usize,
     new: impl FnOnce(u64) -> Option<T>,

@@ -1,4 +1,4 @@
-//! Metrics and spans of the archive's operations, by OpenTelemetry's conventions
+//! Metrics and spans of a database's operations, by OpenTelemetry's conventions
 //! (<https://opentelemetry.io/docs/specs/semconv/db/sql/>): the duration of each operation, and a
 //! span if its caller is traced. An operation is named by its verb and tables; neither statements
 //! nor parameters are recorded.
@@ -9,14 +9,14 @@ use opentelemetry::{KeyValue, global, metrics::Histogram};
 use tracing::{Span, field::Empty};
 use url::Url;
 
-use super::error::Error;
+use crate::error::Error;
 
 /// In seconds: from a cached read of some pages to a post with a million likes.
 const BOUNDARIES: [f64; 14] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
 
-/// The operations of an archive in one worker. Exporters sum those of all workers.
-pub(super) struct Operations {
+/// The operations of a database in one worker. Exporters sum those of all workers.
+pub(crate) struct Operations {
     system: &'static str,
     /// The address of the database, unless it is a file.
     server: Option<Server>,
@@ -30,9 +30,9 @@ struct Server {
 }
 
 impl Operations {
-    /// Returns the operations of the archive at a URL. They record no secrets.
-    pub(super) fn new(url: &str) -> Self {
-        let durations = global::meter("microblog-post")
+    /// Returns the operations of the database at a URL. They record no secrets.
+    pub(crate) fn new(url: &str) -> Self {
+        let durations = global::meter("microblog-record")
             .f64_histogram("db.client.operation.duration")
             .with_unit("s")
             .with_description("How long operations of a store take, with their repeats and waits")
@@ -46,7 +46,7 @@ impl Operations {
     }
 
     /// Begins an operation. Its summary is the verb and the tables.
-    pub(super) fn begin(&self, summary: &'static str) -> Operation<'_> {
+    pub(crate) fn begin(&self, summary: &'static str) -> Operation<'_> {
         // Checked first: an untraced caller gets no span.
         let span = if Span::current().is_none() { Span::none() } else { self.span(summary) };
         Operation { all: self, summary, span, begun: Instant::now() }
@@ -103,7 +103,7 @@ fn name(summary: &'static str) -> &'static str {
 }
 
 /// An operation in flight. Not recorded if it is dropped before its end, as by a cancelled call.
-pub(super) struct Operation<'a> {
+pub(crate) struct Operation<'a> {
     all: &'a Operations,
     summary: &'static str,
     span: Span,
@@ -112,7 +112,7 @@ pub(super) struct Operation<'a> {
 
 impl Operation<'_> {
     /// Records the duration and the result.
-    pub(super) fn end<T>(self, done: &Result<T, Error>) {
+    pub(crate) fn end<T>(self, done: &Result<T, Error>) {
         let seconds = self.begun.elapsed().as_secs_f64();
         let mut attributes = self.all.attributes(self.summary);
         if let Err(error) = done {

@@ -1,4 +1,4 @@
-//! Connection pools of the archive, and their metrics, which follow OpenTelemetry's conventions
+//! Connection pools of a database, and their metrics, which follow OpenTelemetry's conventions
 //! (<https://opentelemetry.io/docs/specs/semconv/db/database-metrics/>). Observed on each
 //! collection.
 
@@ -10,19 +10,19 @@ use std::{
 use opentelemetry::{KeyValue, global, metrics::AsyncInstrument};
 use sqlx::{AnyConnection, AnyPool, AssertSqlSafe, Executor as _, any::AnyPoolOptions};
 
-use super::sql;
+use crate::sql;
 
-/// The connection pools of an archive.
-pub(super) struct Pools {
+/// The connection pools of a database.
+pub(crate) struct Pools {
     /// For calls: statements end within the read timeout.
-    pub(super) reading: AnyPool,
+    pub(crate) reading: AnyPool,
     /// For jobs, and for reads of a whole snapshot.
-    pub(super) writing: AnyPool,
+    pub(crate) writing: AnyPool,
 }
 
 impl Pools {
     /// Returns the pools of a database, each of up to `links` connections. Connects lazily.
-    pub(super) fn open(
+    pub(crate) fn open(
         url: &str,
         links: u32,
         read_timeout: Duration,
@@ -34,7 +34,7 @@ impl Pools {
 }
 
 // Returns a pool whose statements end within `limit`.
-pub(super) fn pool(
+pub(crate) fn pool(
     url: &str,
     links: u32,
     timeout: Duration,
@@ -80,10 +80,10 @@ static POOLS: Mutex<Vec<Weak<Pools>>> = Mutex::new(Vec::new());
 static OBSERVED: Once = Once::new();
 
 /// Includes the pools in the metrics until they are dropped.
-pub(super) fn observe(pools: &Arc<Pools>) {
+pub(crate) fn observe(pools: &Arc<Pools>) {
     POOLS.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(pools));
     OBSERVED.call_once(|| {
-        global::meter("microblog-post")
+        global::meter("microblog-record")
             .i64_observable_up_down_counter("db.client.connection.count")
             .with_unit("{connection}")
             .with_description("Connections to a store that there are")
@@ -97,8 +97,8 @@ fn count(observer: &dyn AsyncInstrument<i64>) {
     pools.retain(|pools| pools.strong_count() > 0);
     let open: Vec<_> = pools.iter().filter_map(Weak::upgrade).collect();
     drop(pools);
-    count_of(observer, "archive reading", open.iter().map(|pools| &pools.reading));
-    count_of(observer, "archive writing", open.iter().map(|pools| &pools.writing));
+    count_of(observer, "database reading", open.iter().map(|pools| &pools.reading));
+    count_of(observer, "database writing", open.iter().map(|pools| &pools.writing));
 }
 
 fn count_of<'a>(

@@ -1,16 +1,16 @@
 //! A circuit breaker: while the database is unavailable, one call at a time probes it, and the
-//! others fail at once. So calls that need the archive for a part of their result do not wait.
+//! others fail at once. So calls that need the database for a part of their result do not wait.
 
 use std::{
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-use super::error::Error;
+use crate::error::Error;
 
 /// The state of the circuit breaker.
 #[derive(Debug)]
-pub(super) struct CircuitBreaker {
+pub(crate) struct CircuitBreaker {
     // When the next probe is allowed; `None` while the circuit is closed.
     next: Mutex<Option<Instant>>,
     pause: Duration,
@@ -18,17 +18,17 @@ pub(super) struct CircuitBreaker {
 
 impl CircuitBreaker {
     /// Returns a closed circuit breaker, which probes every `pause` while it is open.
-    pub(super) fn new(pause: Duration) -> Self {
+    pub(crate) fn new(pause: Duration) -> Self {
         Self { next: Mutex::new(None), pause }
     }
 
     /// Rejects a call while the circuit is open.
-    pub(super) fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         self.check_at(Instant::now())
     }
 
     /// Opens or closes the circuit by the result of a call.
-    pub(super) fn record<T>(&self, done: &Result<T, Error>) {
+    pub(crate) fn record<T>(&self, done: &Result<T, Error>) {
         self.record_at(Instant::now(), done.as_ref().is_err_and(Error::is_unavailable));
     }
 

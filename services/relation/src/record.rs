@@ -1,0 +1,303 @@
+//! The record of the follow graph in SQL: the source edges of follows and blocks, the mutes, and the
+//! deleted accounts. Inverse edges, indexes and mutuals follow from them.
+//!
+//! An edge that has ended keeps its row: the end is newer than what a copy of Redis may have.
+
+use std::collections::BTreeMap;
+
+use futures::future::BoxFuture;
+use microblog_domain::{Partition, UserId};
+use microblog_keyspace::{Change as JournalChange, Journals};
+use microblog_record::{
+    Database, Migration, POSITIONS, RecordError, Recorder, Tables, WriteTransaction,
+    sql::{ROWS_MAX, number, rows, statement},
+};
+
+use crate::{
+    graph::{Change, Edge, List},
+    journal::JournalEntry,
+    keys,
+    store::{Store, ids},
+};
+
+/// The change journals of the service.
+const JOURNALS: Journals = Journals { key: keys::journal };
+
+/// The most entries of a list that are read at once.
+const PAGE: usize = 1_000;
+
+/// The tables of the service.
+pub(crate) struct GraphTables {
+    store: Store,
+}
+
+/// Returns the recorder of the service.
+pub(crate) fn recorder(store: Store, database: Database) -> Recorder<GraphTables> {
+    let keyspace = store.keyspace().clone();
+    Recorder::new("relation record", database, keyspace, JOURNALS, GraphTables { store })
+}
+
+/// Which rows an upsert replaces.
+#[derive(Clone, Copy)]
+enum Replace {
+    /// All: changes arrive in order.
+    All,
+    /// Older ones.
+    Older,
+}
+
+impl Tables for GraphTables {
+    const MIGRATIONS: &[Migration] =
+        &[POSITIONS, (2, "edges", include_str!("record/0002_edges.sql"))];
+
+    fn apply<'a>(
+        &'a self,
+        transaction: &'a mut WriteTransaction,
+        changes: &'a [JournalChange],
+    ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
+        Box::pin(apply(transaction, changes))
+    }
+
+    fn fill<'a>(
+        &'a self,
+        transaction: &'a mut WriteTransaction,
+        partitions: &'a [Partition],
+    ) -> BoxFuture<'a, Result<(), RecordError>> {
+        Box::pin(async move {
+            for &partition in partitions {
+                self.fill_partition(transaction, partition).await?;
+            }
+            Ok(())
+        })
+    }
+}
+
+async fn apply(
+    transaction: &mut WriteTransaction,
+    changes: &[JournalChange],
+) -> Result<(), sqlx::Error> {
+    // The last change of an edge counts: a statement writes a row once.
+    let (mut edges, mut deletions) = (BTreeMap::new(), BTreeMap::new());
+    for change in changes {
+        match JournalEntry::parse(&change.text) {
+            Some(JournalEntry::Edge(list, change)) => {
+                edges.insert((list as i64, change.edge), change);
+            }
+            Some(JournalEntry::Forget(user, stamp)) => {
+                deletions.entry(user).or_insert((stamp, false));
+            }
+            Some(JournalEntry::Forgotten(user, stamp)) => {
+                edges.retain(|&(kind, edge): &(i64, Edge), _| {
+                    kind != List::Mutes as i64 || edge.from != user
+                });
+                deletions.entry(user).or_insert((stamp, true)).1 = true;
+            }
+            // The entry that opens the journal.
+            None => {}
+        }
+    }
+    let deletions: Vec<_> = deletions.into_iter().collect();
+    upsert_deletions(transaction, &deletions).await?;
+    for (user, _) in deletions.iter().filter(|(_, (_, is_done))| *is_done) {
+        delete_mutes(transaction, *user).await?;
+    }
+    let edges: Vec<_> = edges.into_iter().map(|((kind, _), edge)| (kind, edge)).collect();
+    upsert_edges(transaction, &edges, Replace::All).await?;
+    Ok(())
+}
+
+impl GraphTables {
+    async fn fill_partition(
+        &self,
+        transaction: &mut WriteTransaction,
+        partition: Partition,
+    ) -> Result<(), RecordError> {
+        let mut cursor = 0;
+        loop {
+            let (next, users) = self.store.users(partition, cursor).await?;
+            for user in users {
+                for list in [List::Following, List::Blocks, List::Mutes] {
+                    self.fill_list(transaction, list, user).await?;
+                }
+            }
+            if next == 0 {
+                break;
+            }
+            cursor = next;
+        }
+        let deletions = self.store.forgotten(partition).await?;
+        let deletions: Vec<_> =
+            deletions.into_iter().map(|(user, done)| (user, (0, done))).collect();
+        Ok(upsert_deletions(transaction, &deletions).await?)
+    }
+
+    async fn fill_list(
+        &self,
+        transaction: &mut WriteTransaction,
+        list: List,
+        user: UserId,
+    ) -> Result<(), RecordError> {
+        let mut after = None;
+        loop {
+            let page = self.store.page(list, user, after, None, PAGE).await?;
+            let changes = page.entries.iter().zip(ids(&page.entries)).map(|(entry, to)| {
+                let edge = Edge { from: user, to };
+                (list as i64, Change { edge, version: entry.score, exists: true })
+            });
+            let changes: Vec<_> = changes.collect();
+            upsert_edges(transaction, &changes, Replace::Older).await?;
+            after = page.entries.last().copied();
+            if !page.more {
+                return Ok(());
+            }
+        }
+    }
+}
+
+async fn upsert_edges(
+    transaction: &mut WriteTransaction,
+    edges: &[(i64, Change)],
+    replace: Replace,
+) -> Result<(), sqlx::Error> {
+    let condition = match replace {
+        Replace::All => "",
+        Replace::Older => "WHERE edges.version < excluded.version",
+    };
+    for edges in edges.chunks(ROWS_MAX) {
+        let text = format!(
+            "INSERT INTO edges (partition, kind, source, target, target_partition, version, ended) \
+             VALUES {} ON CONFLICT (partition, kind, source, target) DO UPDATE \
+             SET version = excluded.version, ended = excluded.ended {condition}",
+            rows(transaction.backend_name(), edges.len(), 7)
+        );
+        let query = edges.iter().fold(statement(text), |query, (kind, change)| {
+            let Edge { from, to } = change.edge;
+            query
+                .bind(i64::from(from.partition().number()))
+                .bind(*kind)
+                .bind(number(from.get()))
+                .bind(number(to.get()))
+                .bind(i64::from(to.partition().number()))
+                .bind(number(change.version))
+                .bind(i64::from(!change.exists))
+        });
+        query.execute(&mut **transaction).await?;
+    }
+    Ok(())
+}
+
+/// Writes deleted accounts, with the stamps of their deletion and whether it is complete.
+async fn upsert_deletions(
+    transaction: &mut WriteTransaction,
+    deletions: &[(UserId, (u64, bool))],
+) -> Result<(), sqlx::Error> {
+    for deletions in deletions.chunks(ROWS_MAX) {
+        let text = format!(
+            "INSERT INTO deleted_accounts (account, partition, since, complete) VALUES {} \
+             ON CONFLICT (account) DO UPDATE SET complete = excluded.complete \
+             WHERE deleted_accounts.complete < excluded.complete",
+            rows(transaction.backend_name(), deletions.len(), 4)
+        );
+        let query = deletions.iter().fold(statement(text), |query, (user, (since, complete))| {
+            query
+                .bind(number(user.get()))
+                .bind(i64::from(user.partition().number()))
+                .bind(number(*since))
+                .bind(i64::from(*complete))
+        });
+        query.execute(&mut **transaction).await?;
+    }
+    Ok(())
+}
+
+// The mutes of a deleted account go with it, without ends.
+async fn delete_mutes(transaction: &mut WriteTransaction, user: UserId) -> Result<(), sqlx::Error> {
+    sqlx::query("DELETE FROM edges WHERE partition = $1 AND kind = $2 AND source = $3")
+        .bind(i64::from(user.partition().number()))
+        .bind(List::Mutes as i64)
+        .bind(number(user.get()))
+        .execute(&mut **transaction)
+        .await
+        .map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::Parser as _;
+    use microblog_keyspace::Version;
+    use proptest::{collection::vec, prelude::*};
+    use sqlx::Row as _;
+
+    use super::*;
+
+    type Edges = BTreeSet<(i64, u64, u64)>;
+
+    fn entry() -> impl Strategy<Value = String> {
+        const KINDS: [&str; 7] =
+            ["follow", "unfollow", "block", "unblock", "mute", "unmute", "forgotten"];
+        let ids = (1..4_u64, 1..4_u64);
+        (prop::sample::select(&KINDS[..]), ids).prop_map(|(kind, (from, to))| match kind {
+            "forgotten" => format!("forgotten {} 7", from * 4),
+            _ => format!("{kind} {} {} 7", from * 4, to * 4),
+        })
+    }
+
+    fn replay<'a>(entries: impl IntoIterator<Item = &'a str>) -> Edges {
+        let mut edges = Edges::new();
+        for entry in entries {
+            match JournalEntry::parse(entry).unwrap() {
+                JournalEntry::Edge(list, Change { edge, exists, .. }) => {
+                    let edge = (list as i64, edge.from.get(), edge.to.get());
+                    if exists {
+                        edges.insert(edge)
+                    } else {
+                        edges.remove(&edge)
+                    };
+                }
+                JournalEntry::Forgotten(user, _) => {
+                    edges.retain(|&(kind, from, _)| {
+                        kind != List::Mutes as i64 || from != user.get()
+                    });
+                }
+                JournalEntry::Forget(..) => {}
+            }
+        }
+        edges
+    }
+
+    async fn recorded(batches: &[Vec<String>]) -> Edges {
+        let directory = tempfile::tempdir().unwrap();
+        let url = format!("sqlite://{}/relation.db", directory.path().display());
+        let config = crate::Config::parse_from(["relation", "--database-url", &url]);
+        let database = Database::open(&config.database).unwrap().unwrap();
+        database.migrate(GraphTables::MIGRATIONS).await.unwrap();
+        let change =
+            |text: &String| JournalChange { version: Version::default(), text: text.clone() };
+        for batch in batches {
+            let mut transaction = database.begin().await.unwrap();
+            let changes: Vec<_> = batch.iter().map(change).collect();
+            apply(&mut transaction, &changes).await.unwrap();
+            transaction.commit().await.unwrap();
+        }
+        let read = sqlx::query("SELECT kind, source, target FROM edges WHERE ended = 0");
+        let rows = read.fetch_all(database.readers()).await.unwrap();
+        let number = |row: &sqlx::any::AnyRow, column: usize| row.get::<i64, _>(column);
+        rows.iter()
+            .map(|row| (number(row, 0), number(row, 1) as u64, number(row, 2) as u64))
+            .collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        #[test]
+        fn rows_are_what_the_changes_lead_to(batches in vec(vec(entry(), 0..40), 1..4)) {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let found = runtime.block_on(recorded(&batches));
+            let expected = replay(batches.iter().flatten().map(String::as_str));
+            prop_assert_eq!(found, expected);
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! The record in SQL has what Redis has: changes and what was there before, once and in order, also
+//! after the database was away. Recorded changes that Redis lacks are detected.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use microblog_proto::{
+    common::ErrorReason,
+    relation::{self as pb, EdgeList},
+};
+use microblog_testkit::{PostgresServer, Topology, eventually, redis};
+use sqlx::{AnyConnection, Connection as _, Row as _};
+use support::{FOLLOWING, PATIENCE, System, id, user};
+use tempfile::TempDir;
+use tonic::Code;
+
+const FOLLOWS: i64 = 0;
+const BLOCKS: i64 = 3;
+const MUTES: i64 = 5;
+
+/// A database, removed when dropped.
+enum Database {
+    Sqlite(TempDir),
+    Postgres(PostgresServer),
+}
+
+impl Database {
+    fn sqlite() -> Self {
+        Self::Sqlite(TempDir::with_prefix("microblog-record-").unwrap())
+    }
+
+    async fn postgres() -> Self {
+        Self::Postgres(PostgresServer::start().await)
+    }
+
+    fn url(&self) -> String {
+        match self {
+            Self::Sqlite(directory) => {
+                format!("sqlite://{}/relation.db?mode=rwc", directory.path().display())
+            }
+            Self::Postgres(server) => server.url(),
+        }
+    }
+
+    fn flag(&self) -> String {
+        format!("--database-url={}", self.url())
+    }
+
+    /// Returns the recorded edges, by kind, source and target; whether they exist. Empty before the
+    /// tables are created.
+    async fn edges(&self) -> BTreeMap<(i64, u64, u64), bool> {
+        sqlx::any::install_default_drivers();
+        let mut connection = AnyConnection::connect(&self.url()).await.unwrap();
+        let rows = sqlx::query("SELECT kind, source, target, ended FROM edges")
+            .fetch_all(&mut connection)
+            .await
+            .unwrap_or_default();
+        let edge = |row: &sqlx::any::AnyRow| {
+            let number = |column: usize| row.get::<i64, _>(column);
+            ((number(0), number(1) as u64, number(2) as u64), number(3) == 0)
+        };
+        rows.iter().map(edge).collect()
+    }
+
+    /// Waits until the database has these edges. An edge that ended before the journal was opened
+    /// has no row.
+    async fn has(&self, expected: &[((i64, u64, u64), bool)]) {
+        let existing = |edges: BTreeMap<(i64, u64, u64), bool>| {
+            edges.into_iter().filter(|(_, exists)| *exists).map(|(edge, _)| edge).collect()
+        };
+        let expected: Vec<_> = existing(expected.iter().copied().collect());
+        eventually("the changes are recorded", PATIENCE, async || {
+            existing(self.edges().await) == expected
+        })
+        .await;
+    }
+}
+
+async fn databases() -> [Database; 2] {
+    [Database::sqlite(), Database::postgres().await]
+}
+
+async fn mute(system: &System, user_id: u64, target_id: u64) {
+    system.client.clone().mute(pb::MuteRequest { user_id, target_id }).await.unwrap();
+}
+
+#[tokio::test]
+async fn changes_reach_the_database() {
+    for (database, topology) in
+        databases().await.into_iter().zip([Topology::Single, Topology::Cluster])
+    {
+        let system = System::start_with(topology, &[&database.flag()]).await;
+        let [one, two, three] = [id(1), id(2), id(3)];
+        system.follow(one, two).await.unwrap();
+        system.follow(two, one).await.unwrap();
+        system.follow(three, one).await.unwrap();
+        system.follow(one, three).await.unwrap();
+        system.unfollow(one, three).await.unwrap();
+        system.block(two, three).await.unwrap();
+        mute(&system, one, two).await;
+        mute(&system, one, three).await;
+        let unmute = pb::UnmuteRequest { user_id: one, target_id: three };
+        system.client.clone().unmute(unmute).await.unwrap();
+        let mut expected = vec![
+            ((FOLLOWS, one, two), true),
+            ((FOLLOWS, two, one), true),
+            ((FOLLOWS, three, one), true),
+            ((FOLLOWS, one, three), false),
+            ((BLOCKS, two, three), true),
+            ((MUTES, one, two), true),
+            ((MUTES, one, three), false),
+        ];
+        database.has(&expected).await;
+        // Ends a follow of the other side, whose edge is in another partition.
+        system.block(one, three).await.unwrap();
+        expected[2].1 = false;
+        expected.push(((BLOCKS, one, three), true));
+        database.has(&expected).await;
+        let forget = pb::ForgetUserRequest { user_id: one };
+        system.client.clone().forget_user(forget).await.unwrap();
+        // The edges of the account end, and its mutes are deleted.
+        for ((_, source, target), exists) in &mut expected {
+            *exists &= ![*source, *target].contains(&one);
+        }
+        expected.retain(|((kind, ..), _)| *kind != MUTES);
+        database.has(&expected).await;
+    }
+}
+
+#[tokio::test]
+async fn a_new_database_is_filled_with_what_there_is() {
+    for database in databases().await {
+        let system = System::start(Topology::Single).await;
+        let targets: Vec<u64> = (2..1_200).map(id).collect();
+        let follows: Vec<_> = targets.iter().map(|&target| (id(1), target)).collect();
+        system.import(&follows).await;
+        mute(&system, id(2), id(1)).await;
+        system.block(id(3), id(2)).await.unwrap();
+        system.another(&[&database.flag()]).await;
+        let mut expected: Vec<_> =
+            targets.iter().map(|&target| ((FOLLOWS, id(1), target), true)).collect();
+        expected.push(((MUTES, id(2), id(1)), true));
+        expected.push(((BLOCKS, id(3), id(2)), true));
+        database.has(&expected).await;
+        system.unfollow(id(1), id(2)).await.unwrap();
+        expected[0].1 = false;
+        database.has(&expected).await;
+    }
+}
+
+#[tokio::test]
+async fn changes_wait_while_the_database_is_away() {
+    let database = Database::postgres().await;
+    let system = System::start_with(Topology::Single, &[&database.flag()]).await;
+    system.follow(id(1), id(2)).await.unwrap();
+    database.has(&[((FOLLOWS, id(1), id(2)), true)]).await;
+    let Database::Postgres(server) = &database else { unreachable!() };
+    server.kill();
+    system.unfollow(id(1), id(2)).await.unwrap();
+    assert_eq!(system.follow(id(1), id(3)).await.unwrap(), FOLLOWING);
+    server.restart().await;
+    let expected = [((FOLLOWS, id(1), id(2)), false), ((FOLLOWS, id(1), id(3)), true)];
+    database.has(&expected).await;
+    assert_eq!(database.edges().await, expected.into_iter().collect(), "the end is kept");
+}
+
+#[tokio::test]
+async fn two_recorders_record_each_change_once() {
+    for database in databases().await {
+        let system = System::start_with(Topology::Single, &[&database.flag()]).await;
+        system.another(&[&database.flag()]).await;
+        let mut expected = Vec::new();
+        for target in 2..200 {
+            system.follow(id(1), id(target)).await.unwrap();
+            if target % 3 == 0 {
+                system.unfollow(id(1), id(target)).await.unwrap();
+            }
+            expected.push(((FOLLOWS, id(1), id(target)), target % 3 > 0));
+        }
+        database.has(&expected).await;
+    }
+}
+
+#[tokio::test]
+async fn a_loss_of_recorded_changes_is_detected_by_a_new_process() {
+    for database in databases().await {
+        let system = System::start_with(Topology::Single, &[&database.flag()]).await;
+        system.follow(id(1), id(2)).await.unwrap();
+        system.follow(id(1), id(3)).await.unwrap();
+        database.has(&[((FOLLOWS, id(1), id(2)), true), ((FOLLOWS, id(1), id(3)), true)]).await;
+        let key = format!("rel:{{{}}}:journal", user(1).partition());
+        let mut admin = support::admin_of(&system.redis, &key).await;
+        let newest = support::journal_texts(&system.redis, user(1).partition()).await;
+        let (version, _) = newest.last().unwrap();
+        let lost: u64 = redis::cmd("XDEL")
+            .arg(&key)
+            .arg(version.to_string())
+            .query_async(&mut admin)
+            .await
+            .unwrap();
+        assert_eq!(lost, 1);
+        let mut other = system.another(&[&database.flag()]).await;
+        let request = pb::UnfollowRequest { follower_id: id(1), target_id: id(4) };
+        eventually("the loss is detected", PATIENCE, async || {
+            other.unfollow(request).await.is_err()
+        })
+        .await;
+        let rejected = other.unfollow(request).await;
+        support::assert_rejected(rejected, Code::Unavailable, ErrorReason::Recovering);
+        assert_eq!(database.edges().await.len(), 2, "nothing was recorded");
+        let followed = support::list_of(EdgeList::Following, id(1), 10);
+        assert_eq!(system.list(&followed).await.unwrap().edges.len(), 2);
+    }
+}

@@ -1,0 +1,160 @@
+//! A database: its pools, its circuit breaker, its migrations, and its operations.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::future::BoxFuture;
+use sqlx::{
+    Any, AnyPool, AssertSqlSafe, SqlSafeStr as _, Transaction,
+    migrate::{self, MigrationType, Migrator},
+};
+use tokio::sync::Mutex;
+
+use crate::{
+    Config, Error, OpenError,
+    circuit_breaker::CircuitBreaker,
+    connections::{self, Pools, pool},
+    operation::Operations,
+};
+
+/// The timeout of a write transaction, which may hold a post with a million likes.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Serializes the migrations of the process's threads.
+static MIGRATION_LOCK: Mutex<()> = Mutex::const_new(());
+
+/// A change of the tables: its number, its name and its statements, in the SQL that SQLite and
+/// PostgreSQL share. For SQLite, a primary key of one BIGINT becomes an INTEGER.
+pub type Migration = (i64, &'static str, &'static str);
+
+/// A database.
+///
+/// Cheap to clone. Belongs to the runtime that first uses it: each worker thread opens its own.
+/// Connects lazily and reconnects. While the database is unavailable, every operation fails with
+/// [`Error::Unavailable`] within the timeout, or at once while the circuit breaker is open.
+#[derive(Clone)]
+pub struct Database {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    url: String,
+    pools: Arc<Pools>,
+    timeout: Duration,
+    breaker: CircuitBreaker,
+    operations: Operations,
+}
+
+impl Database {
+    /// Opens the database of a service. Connects lazily: it may be unavailable. Returns `None` if
+    /// none is configured.
+    pub fn open(config: &Config) -> Result<Option<Self>, OpenError> {
+        let Some(url) = config.url()? else { return Ok(None) };
+        sqlx::any::install_default_drivers();
+        let timeout = Duration::from_millis(config.database_timeout_ms);
+        let pools = Pools::open(&url, config.database_connections, timeout, WRITE_TIMEOUT)
+            .map_err(OpenError::Address)?;
+        let pools = Arc::new(pools);
+        connections::observe(&pools);
+        let (breaker, operations) = (CircuitBreaker::new(timeout), Operations::new(&url));
+        Ok(Some(Self { inner: Arc::new(Inner { url, pools, timeout, breaker, operations }) }))
+    }
+
+    /// Returns whether the database is a file of this process (SQLite).
+    pub fn is_embedded(&self) -> bool {
+        self.inner.url.starts_with("sqlite:")
+    }
+
+    /// Returns the connections for the reads of calls.
+    pub fn readers(&self) -> &AnyPool {
+        &self.inner.pools.reading
+    }
+
+    /// Returns the connections for writes, and for long reads.
+    pub fn writers(&self) -> &AnyPool {
+        &self.inner.pools.writing
+    }
+
+    /// Creates or upgrades the tables. Any number of threads and processes may call it at once:
+    /// PostgreSQL serializes them; SQLite may reject all processes but one.
+    pub async fn migrate(&self, migrations: &[Migration]) -> Result<(), Error> {
+        let _turn = MIGRATION_LOCK.lock().await;
+        let migration = |&(number, name, statements): &Migration| {
+            // SQLite's rowid alias: a primary key without an index of its own.
+            let statements = match self.is_embedded() {
+                true => statements.replace("BIGINT NOT NULL PRIMARY KEY", "INTEGER PRIMARY KEY"),
+                false => statements.to_owned(),
+            };
+            let statements = AssertSqlSafe(statements).into_sql_str();
+            migrate::Migration::new(number, name.into(), MigrationType::Simple, statements, false)
+        };
+        let mut migrator = Migrator::with_migrations(migrations.iter().map(migration).collect());
+        // A later version may have applied more migrations.
+        migrator.set_ignore_missing(true);
+        self.write("CREATE", async move {
+            // A dedicated connection, which is always closed: it releases the migration lock.
+            let pool = pool(&self.inner.url, 1, self.inner.timeout, WRITE_TIMEOUT)?;
+            let done = migrator.run(&pool).await;
+            pool.close().await;
+            done.map_err(|error| sqlx::Error::Migrate(error.into()))
+        })
+        .await
+    }
+
+    /// Executes a read for a call, through the circuit breaker. Metrics and traces name it by
+    /// `summary`.
+    pub fn read<'a, T: Send + 'a>(
+        &'a self,
+        summary: &'static str,
+        work: impl Future<Output = Result<T, sqlx::Error>> + Send + 'a,
+    ) -> BoxFuture<'a, Result<T, Error>> {
+        self.read_within(self.inner.timeout, summary, work)
+    }
+
+    /// Executes a read with a timeout of its own, through the circuit breaker.
+    pub fn read_within<'a, T: Send + 'a>(
+        &'a self,
+        timeout: Duration,
+        summary: &'static str,
+        work: impl Future<Output = Result<T, sqlx::Error>> + Send + 'a,
+    ) -> BoxFuture<'a, Result<T, Error>> {
+        Box::pin(async move {
+            self.inner.breaker.check()?;
+            let done = self.within(timeout, summary, work).await;
+            self.inner.breaker.record(&done);
+            done
+        })
+    }
+
+    /// Executes a write for a job, which probes the database itself, without the circuit breaker.
+    pub fn write<'a, T: Send + 'a>(
+        &'a self,
+        summary: &'static str,
+        work: impl Future<Output = Result<T, sqlx::Error>> + Send + 'a,
+    ) -> BoxFuture<'a, Result<T, Error>> {
+        self.within(WRITE_TIMEOUT, summary, work)
+    }
+
+    /// Begins a write transaction. SQLite has one at a time, and begins it here: one that has read
+    /// before its first write could not wait for another writer.
+    pub async fn begin(&self) -> Result<Transaction<'static, Any>, sqlx::Error> {
+        match self.is_embedded() {
+            true => self.writers().begin_with("BEGIN IMMEDIATE").await,
+            false => self.writers().begin().await,
+        }
+    }
+
+    fn within<'a, T: Send + 'a>(
+        &'a self,
+        limit: Duration,
+        summary: &'static str,
+        work: impl Future<Output = Result<T, sqlx::Error>> + Send + 'a,
+    ) -> BoxFuture<'a, Result<T, Error>> {
+        Box::pin(async move {
+            let operation = self.inner.operations.begin(summary);
+            let done = tokio::time::timeout(limit, work).await;
+            let done = done.map_err(|_| Error::timed_out()).and_then(|done| Ok(done?));
+            operation.end(&done);
+            done
+        })
+    }
+}

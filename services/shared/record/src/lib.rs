@@ -1,0 +1,16 @@
+//! The SQL database of a service, SQLite or PostgreSQL by its URL, with the same statements and
+//! tables. A service has its own database, or its own user and schema in a shared one.
+
+mod circuit_breaker;
+mod config;
+mod connections;
+mod database;
+mod error;
+mod operation;
+mod recorder;
+pub mod sql;
+
+pub use config::Config;
+pub use database::{Database, Migration};
+pub use error::{Error, OpenError};
+pub use recorder::{POSITIONS, RecordError, Recorded, Recorder, Tables, WriteTransaction};

@@ -1,0 +1,306 @@
+//! The recorder: writes the changes of a service's journals to its database, each once, in order.
+//!
+//! A step locks the positions of some partitions, reads their journals from there, and writes the
+//! changes and the new positions in one transaction. Any number of processes may run steps at once:
+//! the locks order them. Partitions are locked in ascending order, so that steps do not deadlock.
+//!
+//! What must hold:
+//!   * a change is written exactly once, after all earlier ones of its partition;
+//!   * the entry at the position is in the journal, unless Redis has lost it: then nothing is
+//!     written.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use futures::future::BoxFuture;
+use microblog_domain::Partition;
+use microblog_keyspace::{self as keyspace, BacklogMetrics, Change, Journals, Keyspace, Version};
+use opentelemetry::{KeyValue, global, metrics::BoundGauge};
+use sqlx::{Any, Row as _, Transaction};
+use uuid::Uuid;
+
+use crate::{
+    Database, Error, Migration,
+    sql::{ROWS_MAX, list, number, read, rows, statement},
+};
+
+/// The first migration of a database with a recorder.
+pub const POSITIONS: Migration = (1, "journal positions", include_str!("positions.sql"));
+
+/// The most entries of a journal that one step records.
+const PAGE: usize = 1_000;
+
+/// The most partitions of one transaction.
+const RECORDED_TOGETHER: usize = 128;
+const FILLED_TOGETHER: usize = 16;
+
+/// How many recorded entries stay in a journal, if the database is restored from a copy.
+const RETAINED: u64 = 100;
+
+/// A database transaction.
+pub type WriteTransaction = Transaction<'static, Any>;
+
+/// The tables of a service.
+pub trait Tables: Send + Sync {
+    /// The migrations, beginning with [`POSITIONS`].
+    const MIGRATIONS: &[Migration];
+
+    /// Applies changes of any partitions, those of each partition in order.
+    fn apply<'a>(
+        &'a self,
+        transaction: &'a mut WriteTransaction,
+        changes: &'a [Change],
+    ) -> BoxFuture<'a, Result<(), sqlx::Error>>;
+
+    /// Writes what Redis has of some partitions, where the tables have nothing newer.
+    fn fill<'a>(
+        &'a self,
+        transaction: &'a mut WriteTransaction,
+        partitions: &'a [Partition],
+    ) -> BoxFuture<'a, Result<(), RecordError>>;
+}
+
+/// Why changes were not recorded.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// The database failed.
+    #[error(transparent)]
+    Database(#[from] Error),
+    /// Redis failed.
+    #[error("Redis failed while it was read for the record")]
+    Redis(#[from] keyspace::Error),
+    /// Redis lacks recorded changes of some partitions.
+    #[error("Redis lacks recorded changes of {} partitions, the first is {}", .0.len(), .0[0])]
+    Diverged(Vec<Partition>),
+}
+
+impl From<sqlx::Error> for RecordError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Database(error.into())
+    }
+}
+
+/// What a step has done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recorded {
+    /// The number of recorded changes.
+    pub changes: u64,
+    /// The partitions whose journals have more.
+    pub more: Vec<Partition>,
+    /// The partitions of which Redis lacks recorded changes. Nothing of them was recorded.
+    pub diverged: Vec<Partition>,
+}
+
+/// Records the changes of a service.
+pub struct Recorder<T> {
+    database: Database,
+    keyspace: Keyspace,
+    journals: Journals,
+    tables: T,
+    backlog: BacklogMetrics,
+    diverged: BoundGauge<u64>,
+    is_migrated: AtomicBool,
+    // When the last complete run began, and the newest entries that it recorded.
+    complete: Mutex<(Instant, Positions)>,
+}
+
+impl<T: Tables> Recorder<T> {
+    /// Returns a recorder. The name is the service's, for metrics.
+    pub fn new(
+        name: &'static str,
+        database: Database,
+        keyspace: Keyspace,
+        journals: Journals,
+        tables: T,
+    ) -> Self {
+        let diverged = global::meter("microblog-record")
+            .u64_gauge("microblog.record.diverged")
+            .with_unit("{partition}")
+            .with_description("Partitions of which Redis lacks recorded changes")
+            .build();
+        let backlog = BacklogMetrics::new(name);
+        let diverged = diverged.bind(&[KeyValue::new("backlog", name)]);
+        let is_migrated = AtomicBool::new(false);
+        let complete = Mutex::new((Instant::now(), Positions::new()));
+        Self { database, keyspace, journals, tables, backlog, diverged, is_migrated, complete }
+    }
+
+    /// Records the changes of all partitions, after it has filled those that are not yet recorded.
+    pub async fn record_all(&self) -> Result<(), RecordError> {
+        let begun = Instant::now();
+        let all: Vec<_> = Partition::all().collect();
+        let newest = self.journals.newest(&self.keyspace, &all).await?;
+        let newest: Positions =
+            all.iter().zip(newest).filter_map(|(&at, newest)| Some((at, newest?))).collect();
+        self.note_backlog(&newest);
+        if !self.is_migrated.load(Ordering::Relaxed) {
+            self.database.migrate(T::MIGRATIONS).await?;
+            self.is_migrated.store(true, Ordering::Relaxed);
+        }
+        let positions = self.positions().await?;
+        let new: Vec<_> = all.iter().copied().filter(|at| !positions.contains_key(at)).collect();
+        for partitions in new.chunks(FILLED_TOGETHER) {
+            self.fill(partitions).await?;
+        }
+        for (&partition, position) in &positions {
+            self.keyspace.require_version(partition, position.version);
+        }
+        let is_behind = |(at, position): &(&Partition, &Change)| newest.get(at) != Some(*position);
+        let mut behind: Vec<_> = positions.iter().filter(is_behind).map(|(&at, _)| at).collect();
+        let mut diverged = Vec::new();
+        while !behind.is_empty() {
+            let mut more = Vec::new();
+            for partitions in behind.chunks(RECORDED_TOGETHER) {
+                let recorded = self.record(partitions).await?;
+                more.extend(recorded.more);
+                diverged.extend(recorded.diverged);
+            }
+            behind = more;
+        }
+        self.diverged.record(diverged.len() as u64);
+        *self.complete.lock().unwrap_or_else(PoisonError::into_inner) = (begun, newest);
+        if diverged.is_empty() { Ok(()) } else { Err(RecordError::Diverged(diverged)) }
+    }
+
+    // Compares the journals with those of the last complete run: also while the database is away.
+    fn note_backlog(&self, newest: &Positions) {
+        let complete = self.complete.lock().unwrap_or_else(PoisonError::into_inner);
+        let (since, recorded) = &*complete;
+        let number = |change: Option<&Change>| change.map_or(0, |change| change.version.get());
+        let behind = |(at, newest): (&Partition, &Change)| {
+            newest.version.get().saturating_sub(number(recorded.get(at)))
+        };
+        let backlog: u64 = newest.iter().map(behind).sum();
+        let age = if backlog > 0 { since.elapsed() } else { Duration::ZERO };
+        self.backlog.note(backlog as usize, age, 0);
+    }
+
+    /// Records the changes of some partitions, up to a page of each. Partitions that are not filled
+    /// are skipped.
+    pub async fn record(&self, partitions: &[Partition]) -> Result<Recorded, RecordError> {
+        let (mut transaction, positions) =
+            self.database.write("SELECT journal_positions", self.lock(partitions)).await?;
+        let from: Vec<_> =
+            positions.iter().map(|(&partition, at)| (partition, at.version)).collect();
+        let pages = self.journals.pages(&self.keyspace, &from, PAGE + 1).await?;
+        let (mut changes, mut ends, mut recorded) = (Vec::new(), Vec::new(), Recorded::default());
+        for ((&partition, position), mut page) in positions.iter().zip(pages) {
+            if page.first() != Some(position) {
+                recorded.diverged.push(partition);
+                continue;
+            }
+            if page.len() > PAGE {
+                recorded.more.push(partition);
+            }
+            if page.len() > 1 {
+                ends.extend(page.last().map(|end| (partition, end.clone())));
+                changes.extend(page.drain(1..));
+            }
+        }
+        if changes.is_empty() {
+            return Ok(recorded);
+        }
+        recorded.changes = changes.len() as u64;
+        let write = async {
+            self.tables.apply(&mut transaction, &changes).await?;
+            set_positions(&mut transaction, &ends).await?;
+            transaction.commit().await
+        };
+        self.database.write("INSERT changes", write).await?;
+        self.trim(&ends).await?;
+        Ok(recorded)
+    }
+
+    // Opens the journals of partitions first: a change that the fill misses has an entry.
+    async fn fill(&self, partitions: &[Partition]) -> Result<(), RecordError> {
+        let identity = format!("opened {}", Uuid::new_v4());
+        for &partition in partitions {
+            self.journals.open(&self.keyspace, partition, &identity).await?;
+        }
+        let newest = self.journals.newest(&self.keyspace, partitions).await?;
+        let positions = partitions.iter().copied().zip(newest);
+        let positions: Vec<_> = positions.filter_map(|(at, newest)| Some((at, newest?))).collect();
+        let mut transaction = self.database.begin().await?;
+        self.tables.fill(&mut transaction, partitions).await?;
+        let write = async {
+            set_positions(&mut transaction, &positions).await?;
+            transaction.commit().await
+        };
+        Ok(self.database.write("INSERT journal_positions", write).await?)
+    }
+
+    async fn positions(&self) -> Result<Positions, Error> {
+        let all = "SELECT partition, version, entry FROM journal_positions";
+        self.database
+            .read("SELECT journal_positions", async {
+                let rows = sqlx::query(all).fetch_all(self.database.readers()).await?;
+                rows.iter().map(position).collect()
+            })
+            .await
+    }
+
+    async fn lock(
+        &self,
+        partitions: &[Partition],
+    ) -> Result<(WriteTransaction, Positions), sqlx::Error> {
+        let mut transaction = self.database.begin().await?;
+        let lock = if self.database.is_embedded() { "" } else { "FOR UPDATE" };
+        let text = format!(
+            "SELECT partition, version, entry FROM journal_positions WHERE partition IN ({}) \
+             ORDER BY partition {lock}",
+            list(1, partitions.len())
+        );
+        let query = partitions
+            .iter()
+            .fold(statement(text), |query, partition| query.bind(i64::from(partition.number())));
+        let rows = query.fetch_all(&mut *transaction).await?;
+        let positions = rows.iter().map(position).collect::<Result<_, _>>()?;
+        Ok((transaction, positions))
+    }
+
+    // The entry at the position stays: it tells whether Redis has lost recorded changes.
+    async fn trim(&self, positions: &[(Partition, Change)]) -> Result<(), keyspace::Error> {
+        let before = |(partition, position): &(Partition, Change)| {
+            let number = position.version.number().saturating_sub(RETAINED);
+            (*partition, position.version.with_number(number))
+        };
+        let before: Vec<_> = positions.iter().map(before).collect();
+        self.journals.trim(&self.keyspace, &before).await
+    }
+}
+
+type Positions = BTreeMap<Partition, Change>;
+
+async fn set_positions(
+    transaction: &mut WriteTransaction,
+    positions: &[(Partition, Change)],
+) -> Result<(), sqlx::Error> {
+    for positions in positions.chunks(ROWS_MAX) {
+        let text = format!(
+            "INSERT INTO journal_positions (partition, version, entry) VALUES {} \
+             ON CONFLICT (partition) DO UPDATE SET version = excluded.version, entry = excluded.entry",
+            rows(transaction.backend_name(), positions.len(), 3)
+        );
+        let query = positions.iter().fold(statement(text), |query, (partition, at)| {
+            query
+                .bind(i64::from(partition.number()))
+                .bind(number(at.version.get()))
+                .bind(at.text.clone())
+        });
+        query.execute(&mut **transaction).await?;
+    }
+    Ok(())
+}
+
+fn position(row: &sqlx::any::AnyRow) -> Result<(Partition, Change), sqlx::Error> {
+    let partition = u16::try_from(read(row, 0)?);
+    let partition = partition.map_err(|error| sqlx::Error::Decode(error.into()))?;
+    let version = Version::from_number(read(row, 1)?);
+    Ok((Partition::new(partition), Change { version, text: row.try_get(2)? }))
+}

@@ -21,7 +21,7 @@ from overlay import containers
 from processes import TIMEOUT_S, end_of, eventually, free_port, running
 from rpc import Channel, telemetry
 
-# The tour makes about a hundred calls in sequence, and retries those that are UNAVAILABLE.
+# The tour makes about seventy calls in sequence, and retries those that are UNAVAILABLE.
 TOUR_S = 5 * TIMEOUT_S
 
 

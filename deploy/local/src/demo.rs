@@ -3,7 +3,7 @@
 
 mod format;
 mod person;
-mod steps;
+mod tour;
 
 use std::process::ExitCode;
 
@@ -26,11 +26,11 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let channel = remote::connect(&args.gateway_url).await?;
     let mut people = ["ada", "bob", "cleo"].map(|name| Person::new(name, channel.clone()));
-    let result = steps::tour(&mut people).await;
+    let result = tour::run(&mut people).await;
     println!("\nDelete the accounts of the tour");
     for person in &mut people {
         if let Err(error) = person.delete_account().await {
-            eprintln!("could not delete {}: {error:#}", person.name);
+            eprintln!("could not delete {person}: {error:#}");
         }
     }
     match result {

@@ -29,7 +29,7 @@ GET_TIMELINE = "/microblog.timeline.v1.TimelineService/GetTimeline"
 NAME = b"\x0a\x03zoe"
 # An invalid request: without a user.
 NOTHING = b""
-# A tour makes about a hundred calls in sequence, and retries those that are UNAVAILABLE.
+# A tour makes about seventy calls in sequence, and retries those that are UNAVAILABLE.
 TOUR_S = 5 * processes.TIMEOUT_S
 
 

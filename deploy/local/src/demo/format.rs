@@ -1,68 +1,80 @@
-//! Checks and descriptions that the steps of the tour share.
+//! Descriptions of responses, a line for each item. The tour prints them, and compares them with
+//! the expected ones.
 
-use std::time::Duration;
-
-use anyhow::ensure;
 use microblog_proto::{
-    gateway::{Author, ListedUser},
+    gateway::{Author, ListedUser, RootState, ViewedComment, ViewedPost},
+    post::{Post, entity::Target},
     relation::RelationState,
+    user::User,
 };
-use tokio::time;
 
-use super::person::Person;
-
-/// Waits, since lists are ordered by time in milliseconds.
-pub(super) async fn wait_for_next_ms() {
-    time::sleep(Duration::from_millis(5)).await;
+pub(super) fn relation(state: RelationState) -> String {
+    state.as_str_name().trim_start_matches("RELATION_STATE_").to_lowercase()
 }
 
-/// Checks the accounts of a list, their order, and their relations to the viewer.
-pub(super) fn check_list(
-    what: &str,
-    listed: &[ListedUser],
-    expected: &[(&Person, RelationState)],
-) -> anyhow::Result<()> {
-    let seen = listed.iter().map(|listed| (name(listed), listed.relation()));
-    let expected = expected.iter().map(|(person, state)| (person.name.as_str(), *state));
-    ensure!(seen.eq(expected), "{what}: unexpected accounts, relations or order");
-    Ok(())
+pub(super) fn users(listed: &[ListedUser]) -> String {
+    lines(listed, |listed| account(listed.user.as_ref(), listed.relation()))
 }
 
-pub(super) fn name(listed: &ListedUser) -> &str {
-    listed.user.as_ref().map_or("", |user| &user.name)
+pub(super) fn posts(viewed: &[ViewedPost]) -> String {
+    lines(viewed, post)
 }
 
-pub(super) fn list_entry(listed: &ListedUser) -> String {
-    format!("{}: {}", name(listed), relation_name(listed.relation()))
-}
-
-/// Returns a line per item, or a placeholder for an empty list.
-pub(super) fn lines<T>(listed: &[T], line: impl FnMut(&T) -> String) -> String {
-    if listed.is_empty() {
-        "nothing".to_owned()
-    } else {
-        listed.iter().map(line).collect::<Vec<_>>().join("\n")
+/// Describes a post with its counts that are not 0, or a repost with its root.
+pub(super) fn post(viewed: &ViewedPost) -> String {
+    let author = author(viewed.author.as_ref());
+    let post = viewed.post.clone().unwrap_or_default();
+    if post.root_id == 0 {
+        let own = if post.liked { " (own included)" } else { "" };
+        let counts = [
+            ("likes", post.likes, own),
+            ("comments", post.comments, ""),
+            ("reposts", post.reposts, ""),
+        ];
+        let counts = counts.iter().filter(|(_, count, _)| *count > 0);
+        let counts: String =
+            counts.map(|(name, count, note)| format!(", {name} {count}{note}")).collect();
+        return format!("{author}: `{}`{counts}", post.text);
     }
+    let with = if post.text.is_empty() { String::new() } else { format!(" with `{}`", post.text) };
+    let root = match (viewed.root_state(), &viewed.root) {
+        (RootState::Shown, Some(root)) => format!(": {}", self::post(root)),
+        (RootState::Deleted, _) => ": a deleted post".to_owned(),
+        (RootState::Hidden, _) => ": a post hidden from the viewer".to_owned(),
+        _ => String::new(),
+    };
+    format!("{author} reposted{with}{root}")
 }
 
-/// Returns a text in quotes; a repost may have none.
-pub(super) fn quoted(text: &str) -> String {
-    if text.is_empty() { "no text".to_owned() } else { format!("`{text}`") }
+pub(super) fn comments(viewed: &[ViewedComment]) -> String {
+    lines(viewed, |viewed| {
+        let comment = viewed.comment.clone().unwrap_or_default();
+        let replies = match comment.in_reply_to_id {
+            0 => String::new(),
+            id => format!(" replies to {id}"),
+        };
+        format!("{}{replies}: `{}`", author(viewed.author.as_ref()), comment.text)
+    })
 }
 
-/// Returns the author's name and relation to the viewer.
-pub(super) fn author_of(author: Option<&Author>) -> (&str, RelationState) {
-    let Some(author) = author else { return ("", RelationState::Unspecified) };
-    (author.user.as_ref().map_or("", |user| &user.name), author.relation())
+/// Describes the mentions and hashtags of a post.
+pub(super) fn entities(post: &Post) -> String {
+    lines(&post.entities, |entity| match &entity.target {
+        Some(Target::Mention(mention)) => format!("@{} is {}", mention.name, mention.user_id),
+        Some(Target::Hashtag(hashtag)) => format!("topic `{}`", hashtag.tag),
+        None => "unknown".to_owned(),
+    })
 }
 
-pub(super) fn relation_name(state: RelationState) -> &'static str {
-    match state {
-        RelationState::Unspecified => "unknown",
-        RelationState::None => "none",
-        RelationState::Following => "following",
-        RelationState::Follower => "follower",
-        RelationState::Mutual => "mutual",
-        RelationState::Self_ => "oneself",
-    }
+fn author(author: Option<&Author>) -> String {
+    let Author { user, relation } = author.cloned().unwrap_or_default();
+    account(user.as_ref(), relation.try_into().unwrap_or_default())
+}
+
+fn account(user: Option<&User>, state: RelationState) -> String {
+    format!("{} ({})", user.map_or("", |user| &user.name), relation(state))
+}
+
+fn lines<T>(items: &[T], line: impl Fn(&T) -> String) -> String {
+    items.iter().map(line).collect::<Vec<_>>().join("\n")
 }

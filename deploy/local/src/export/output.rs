@@ -1,28 +1,20 @@
 //! The destination of an export: standard output, or a file that is replaced atomically.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs,
     io::{self, BufWriter, StdoutLock, Write},
-    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
-    process,
 };
 
 use anyhow::{Context as _, bail};
+use tempfile::NamedTempFile;
 
 /// The destination of an export.
 pub(super) enum Output {
     /// Standard output.
     Stdout(BufWriter<StdoutLock<'static>>),
-    /// A file.
-    File(AtomicFile),
-}
-
-/// A temporary file that `finish` renames to the destination. Dropping it deletes it.
-pub(super) struct AtomicFile {
-    written: BufWriter<File>,
-    path: PathBuf,
-    destination: PathBuf,
+    /// A temporary file, which `finish` renames to the destination. Dropping it deletes it.
+    File(BufWriter<NamedTempFile>, PathBuf),
 }
 
 impl Output {
@@ -31,15 +23,15 @@ impl Output {
         let Some(file) = file else {
             return Ok(Self::Stdout(BufWriter::new(io::stdout().lock())));
         };
-        let named = || format!("cannot write {}", file.display());
-        Ok(Self::File(AtomicFile::open(file).with_context(named)?))
+        let temporary = temporary(file).with_context(|| cannot_write(file))?;
+        Ok(Self::File(BufWriter::new(temporary), file.to_owned()))
     }
 
     /// Writes bytes.
     pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Self::Stdout(written) => written.write_all(bytes),
-            Self::File(AtomicFile { written, .. }) => written.write_all(bytes),
+            Self::File(written, _) => written.write_all(bytes),
         }
     }
 
@@ -47,39 +39,32 @@ impl Output {
     pub(super) fn finish(self) -> anyhow::Result<()> {
         match self {
             Self::Stdout(mut written) => written.flush().context("cannot write the export"),
-            Self::File(mut file) => file
-                .commit()
-                .with_context(|| format!("cannot write {}", file.destination.display())),
+            Self::File(written, destination) => {
+                persist(written, &destination).with_context(|| cannot_write(&destination))
+            }
         }
     }
 }
 
-impl AtomicFile {
-    fn open(destination: &Path) -> anyhow::Result<Self> {
-        // The rename would replace a device.
-        if fs::metadata(destination).is_ok_and(|found| !found.is_file()) {
-            bail!("it exists and is not a regular file");
-        }
-        let mut name = destination.file_name().context("the path has no file name")?.to_owned();
-        name.push(format!(".{}.unfinished", process::id()));
-        let path = destination.with_file_name(name);
-        // Personal data: readable by the owner only.
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
-        Ok(Self { written: BufWriter::new(file), path, destination: destination.to_owned() })
+/// Creates a file beside the destination, readable by the owner only: it has personal data.
+fn temporary(destination: &Path) -> anyhow::Result<NamedTempFile> {
+    // The rename would replace a device.
+    if fs::metadata(destination).is_ok_and(|found| !found.is_file()) {
+        bail!("it exists and is not a regular file");
     }
-
-    fn commit(&mut self) -> io::Result<()> {
-        self.written.flush()?;
-        self.written.get_ref().sync_all()?;
-        fs::rename(&self.path, &self.destination)
-    }
+    let parent = destination.parent().context("the path has no file name")?;
+    Ok(NamedTempFile::new_in(parent)?)
 }
 
-impl Drop for AtomicFile {
-    fn drop(&mut self) {
-        // Fails after the rename.
-        let _ = fs::remove_file(&self.path);
-    }
+fn persist(written: BufWriter<NamedTempFile>, destination: &Path) -> io::Result<()> {
+    let file = written.into_inner()?;
+    file.as_file().sync_all()?;
+    file.persist(destination)?;
+    Ok(())
+}
+
+fn cannot_write(file: &Path) -> String {
+    format!("cannot write {}", file.display())
 }
 
 #[cfg(test)]

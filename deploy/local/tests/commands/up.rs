@@ -141,7 +141,7 @@ fn ports_in_use_are_reported_before_anything_is_started() {
     let second = run(&["up", "--port-base", &base, "--data-dir", other.to_str().unwrap()], "");
     assert_eq!(second.code, Some(2), "{second:?}");
     assert!(second.stderr.contains("(Address already in use"), "{second:?}");
-    assert!(second.stderr.contains("held by process "), "{second:?}");
+    assert!(second.stderr.contains("held by a process that listens"), "{second:?}");
     assert!(second.stderr.contains("Choose other ports with --port-base"), "{second:?}");
 }
 
@@ -197,7 +197,7 @@ fn the_launcher_waits_for_a_port_of_an_exiting_process() {
     let port_base = free_ports();
     let mut dying = listening_on(port_base + 9);
     let output = Launcher::output_file(&data, port_base);
-    let waits = format!("for port {}, held by process {} (", port_base + 9, dying.id());
+    let waits = format!("for port {}, held by a process that listens", port_base + 9);
     let ending = thread::spawn(move || {
         eventually("it waits", STOP, || {
             fs::read_to_string(&output).is_ok_and(|output| output.contains(&waits))

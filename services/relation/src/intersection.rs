@@ -89,7 +89,9 @@ impl Intersection {
         {
             return Ok(page_after(common, cursor, count));
         }
-        self.scan(store, IntersectionCursor { shorter: 0, ..cursor }, count).await
+        let (entries, last) = scan(store, self.0, true, cursor.after, count).await?;
+        let next = last.map(|last| IntersectionCursor { shorter: 0, after: Some(last) });
+        Ok(IntersectionPage { entries, next })
     }
 
     // Returns the whole intersection by reading the second list; `None` if it exceeds the following
@@ -135,42 +137,42 @@ impl Intersection {
     // Returns the index of the shorter list, and the intersection of its newest 5,000 entries with
     // the other list, with its own versions.
     async fn scan_shorter(self, store: &Store) -> Result<(usize, Vec<Entry>), Error> {
-        let IntersectionCursor { shorter, after } = self.start(store).await?;
-        let shorter_first = if shorter == 0 { self } else { Self([self.0[1], self.0[0]]) };
-        let beginning = IntersectionCursor { shorter: 0, after };
-        Ok((shorter, shorter_first.scan(store, beginning, usize::MAX).await?.entries))
+        let shorter = self.start(store).await?.shorter;
+        let shorter_first = [self.0[shorter], self.0[1 - shorter]];
+        Ok((shorter, scan(store, shorter_first, true, None, usize::MAX).await?.0))
     }
+}
 
-    async fn scan(
-        self,
-        store: &Store,
-        cursor: IntersectionCursor,
-        count: usize,
-    ) -> Result<IntersectionPage, Error> {
-        let [(list, owner), (other_list, other)] = self.0;
-        let next = |after| Some(IntersectionCursor { after, ..cursor });
-        let mut after = cursor.after;
-        let mut entries = Vec::new();
-        for _ in 0..EXAMINED_MAX / CHUNK {
-            let page = store.page(list, owner, after, None, CHUNK).await?;
-            let is_common = store.in_id_set(other_list, other, &ids(&page.entries)).await?;
-            for (i, entry) in page.entries.iter().enumerate() {
-                if is_common.get(i) == Some(&true) {
-                    entries.push(*entry);
-                }
-                if entries.len() == count {
-                    let is_last = !page.more && i + 1 == page.entries.len();
-                    let next = if is_last { None } else { next(Some(*entry)) };
-                    return Ok(IntersectionPage { entries, next });
-                }
+/// Returns up to `count` entries of a list, after an entry, that the id set of the other list has,
+/// or lacks. Scans up to 5,000 entries. A chunk costs two round trips.
+///
+/// Also returns the last scanned entry, where the next page starts; `None` at the end.
+pub(crate) async fn scan(
+    store: &Store,
+    [(list, owner), (other_list, other)]: [(List, UserId); 2],
+    is_in_other: bool,
+    mut after: Option<Entry>,
+    count: usize,
+) -> Result<(Vec<Entry>, Option<Entry>), Error> {
+    let mut entries = Vec::new();
+    for _ in 0..EXAMINED_MAX / CHUNK {
+        let page = store.page(list, owner, after, None, CHUNK).await?;
+        let found = store.in_id_set(other_list, other, &ids(&page.entries)).await?;
+        for (i, entry) in page.entries.iter().enumerate() {
+            if found.get(i) == Some(&is_in_other) {
+                entries.push(*entry);
             }
-            after = page.entries.last().copied();
-            if !page.more {
-                return Ok(IntersectionPage { entries, next: None });
+            if entries.len() == count {
+                let is_last = !page.more && i + 1 == page.entries.len();
+                return Ok((entries, Some(*entry).filter(|_| !is_last)));
             }
         }
-        Ok(IntersectionPage { entries, next: next(after) })
+        after = page.entries.last().copied();
+        if !page.more {
+            return Ok((entries, None));
+        }
     }
+    Ok((entries, after))
 }
 
 // Returns the page of unsorted entries after a cursor.

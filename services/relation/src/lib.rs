@@ -16,7 +16,6 @@ mod intersection;
 mod journal;
 mod keys;
 mod listing;
-mod not_followed_back;
 mod record;
 mod repair;
 mod rpc;

@@ -7,8 +7,7 @@ use microblog_keyspace::{Entry, Order, Page, Range};
 use crate::{
     error::Error,
     graph::List,
-    intersection::{Intersection, IntersectionCursor},
-    not_followed_back,
+    intersection::{self, Intersection, IntersectionCursor},
     store::Store,
 };
 
@@ -58,9 +57,10 @@ impl Listing {
             }
             Self::NotFollowedBack(user) => {
                 let after = Entry::from_token(scope, page_token)?;
-                let page = not_followed_back::page(store, user, after, count).await?;
-                let next_page_token = page.next.map_or_else(String::new, |last| last.token(scope));
-                Ok(ListingPage { entries: page.entries, next_page_token })
+                let lists = [(List::Followers, user), (List::Following, user)];
+                let (entries, last) = intersection::scan(store, lists, false, after, count).await?;
+                let next_page_token = last.map_or_else(String::new, |last| last.token(scope));
+                Ok(ListingPage { entries, next_page_token })
             }
             Self::Intersection(intersection) => {
                 let cursor = match IntersectionCursor::from_token(scope, page_token)? {

@@ -7,7 +7,7 @@ use microblog_chassis as chassis;
 use crate::limits;
 
 /// The gateway of microblog: composes the services' calls into what applications call
-#[derive(Clone, Debug, clap::Parser)]
+#[derive(Clone, clap::Parser)]
 #[command(name = "microblog-gateway", version)]
 pub struct Config {
     /// Address to listen on

@@ -21,7 +21,7 @@ pub(crate) struct Gateway {
 }
 
 /// The services that the gateway calls.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Peers {
     /// Accounts and sessions.
     pub user: Peer,

@@ -36,7 +36,7 @@ const FAILED: &str = "export failed";
 /// likes. Likes belong to the liked posts.
 ///
 /// Exits with 2 if the account does not exist or the export fails.
-#[derive(Debug, clap::Args)]
+#[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// The account's id or name. If it is the id of one account and the name of another, it is the

@@ -30,7 +30,7 @@ const FOLLOWS_PER_CALL: usize = 50_000;
 const CONNECTIONS: usize = 2;
 
 /// The services to import into, and the properties of new accounts.
-#[derive(Debug, clap::Args)]
+#[derive(clap::Args)]
 pub struct Target {
     /// URL of the user service.
     #[arg(long, value_name = "URL", default_value = USER_URL, env = "MICROBLOG_USER_URL")]

@@ -17,7 +17,7 @@ use crate::{
 /// Both are account names (1 to 30 of A-Z, a-z, 0-9 and underscore), separated by white space.
 /// Lines that begin with # are comments. The whole file is checked before anything is written.
 /// Existing accounts and follows stay as they are, so an import can be repeated.
-#[derive(Debug, clap::Args)]
+#[derive(clap::Args)]
 pub(crate) struct Args {
     /// The edge list, plain or gzipped; - reads standard input.
     file: String,

@@ -7,7 +7,7 @@ use tonic::{service::interceptor::InterceptedService, transport::Channel};
 pub type SignedChannel = InterceptedService<Channel, Signer>;
 
 /// Command-line option of the identity key file.
-#[derive(Clone, Debug, Default, clap::Args)]
+#[derive(Clone, Default, clap::Args)]
 pub struct Keys {
     /// File with the identity keys of the services, the same as their --identity-key-file.
     #[arg(long, value_name = "FILE", env = "MICROBLOG_IDENTITY_KEY_FILE")]

@@ -16,7 +16,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// A microblog on one machine: accounts, a follow graph, posts and timelines behind gRPC.
 ///
 /// Exit codes: 0 success, 1 a check failed, 2 error.
-#[derive(Debug, Parser)]
+#[derive(Parser)]
 #[command(name = "microblog", version)]
 struct Cli {
     #[command(subcommand)]
@@ -25,7 +25,7 @@ struct Cli {
     tls: Tls,
 }
 
-#[derive(Debug, Subcommand)]
+#[derive(Subcommand)]
 enum Command {
     Up(Box<up::Args>),
     Import(import::Args),

@@ -23,7 +23,7 @@ use crate::keys::Keys;
 /// Starts all servers in one process, with a private redis-server.
 ///
 /// Ctrl-C stops them gracefully, a second Ctrl-C at once. The data persist.
-#[derive(Debug, clap::Args)]
+#[derive(clap::Args)]
 #[command(mut_arg("log", |log| log.default_value("warn")))]
 pub struct Args {
     /// Directory of the data. Default: $XDG_DATA_HOME/microblog, or ~/.local/share/microblog if

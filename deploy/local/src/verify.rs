@@ -26,7 +26,7 @@ const PARTITIONS: u64 = 1_024;
 ///
 /// Concurrent writes can cause false reports. Exits with 1 if there are violations (after a repair:
 /// remaining ones), and with 2 if the check fails.
-#[derive(Debug, clap::Args)]
+#[derive(clap::Args)]
 pub(crate) struct Args {
     /// The id of the account to check, or `all`.
     #[arg(long, value_name = "ID|all", default_value = "all", value_parser = parse_user)]

@@ -8,7 +8,7 @@ use microblog_keyspace as keyspace;
 use crate::archive;
 
 /// The post service of microblog: posts, reposts, likes and comments.
-#[derive(Clone, Debug, clap::Parser)]
+#[derive(Clone, clap::Parser)]
 #[command(name = "microblog-post", version)]
 pub struct Config {
     /// Address and port to serve gRPC on

@@ -6,7 +6,7 @@ use microblog_chassis as chassis;
 use microblog_keyspace as keyspace;
 
 /// The relation service of microblog: the follow graph, relation states, blocks and mutes.
-#[derive(Clone, Debug, clap::Parser)]
+#[derive(Clone, clap::Parser)]
 #[command(name = "microblog-relation", version)]
 pub struct Config {
     /// Address and port to serve gRPC on

@@ -17,7 +17,7 @@ pub enum Mode {
 }
 
 /// The timeline service of microblog: home and friends timelines.
-#[derive(Clone, Debug, clap::Parser)]
+#[derive(Clone, clap::Parser)]
 #[command(name = "microblog-timeline", version)]
 pub struct Config {
     /// Address and port to serve gRPC on

@@ -41,7 +41,7 @@ pub(crate) struct Followers {
 }
 
 /// The follow graph.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Graph {
     relation: RelationServicePeer<Peer>,
 }

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use clap::Parser;
 
 /// Accounts, unique names and e-mail addresses, sessions.
-#[derive(Clone, Debug, Parser)]
+#[derive(Clone, Parser)]
 #[command(name = "microblog-user", version)]
 pub struct Config {
     /// Address and port to serve gRPC on; port 0 picks a free one

@@ -25,13 +25,13 @@ pub(super) const CALLS_MAX: usize = 4;
 const CHECK_AT_MIN: usize = 1_024;
 
 /// The queue of a worker.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Queue {
     state: Mutex<State>,
     is_unresponsive: AtomicBool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     posts: VecDeque<QueuedPost>,
     /// The number of dispatchers.
@@ -40,7 +40,6 @@ struct State {
     check_at: usize,
 }
 
-#[derive(Debug)]
 struct QueuedPost {
     delivery: Delivery,
     /// Dropped when the delivery is over, which resumes the caller.
@@ -55,14 +54,12 @@ impl QueuedPost {
 }
 
 /// A dispatcher: takes batches out of the queue until it is empty.
-#[derive(Debug)]
 pub(super) struct Dispatcher {
     queue: Arc<Queue>,
     is_finished: bool,
 }
 
 /// The posts of one call. Dropping it resumes their callers.
-#[derive(Debug)]
 pub(super) struct Batch {
     posts: Vec<QueuedPost>,
 }

@@ -54,7 +54,7 @@ use crate::{
 /// A call has the deadline of the current call, or else the default timeout. It carries its trace
 /// context and identity. A failure to reach the service is UNAVAILABLE, with the reason
 /// PEER_UNAVAILABLE.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Peer {
     target: Target,
     default_timeout: Duration,
@@ -62,7 +62,7 @@ pub struct Peer {
     keys: Option<KeyFile>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 enum Target {
     Remote(Arc<Remote>),
     Local(Local),
@@ -192,12 +192,5 @@ impl microblog_proto::Peer for Peer {
         let caller = context::with(Context::clone);
         let deadline = self.deadline(request.metadata().as_ref(), method, caller.as_ref());
         local.calls.run_local(method, caller, deadline, call(request)).await
-    }
-}
-
-// Routes and handler have no `Debug`.
-impl std::fmt::Debug for Local {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Local").finish_non_exhaustive()
     }
 }

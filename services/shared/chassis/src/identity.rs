@@ -55,7 +55,7 @@ fn rejected(text: &str) -> Status {
 
 /// tonic interceptor that adds a signed identity to each call, if there are keys: for clients that
 /// hold the keys but are no servers, such as operators' commands.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Signer {
     keys: Option<KeyFile>,
     identity: Identity,

@@ -39,7 +39,7 @@ use crate::{
 pub(crate) type CallFuture = BoxFuture<'static, Result<Response<CallBody>, Infallible>>;
 
 /// The routes of one server in one worker, wrapped in the call middleware.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Calls {
     routes: Routes,
     server_state: Arc<ServerState>,

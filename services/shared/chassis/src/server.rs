@@ -91,7 +91,6 @@ pub enum ServeError {
 }
 
 /// State shared by the servers of a process.
-#[derive(Debug)]
 struct ProcessState {
     config: Config,
     admission: Arc<Admission>,

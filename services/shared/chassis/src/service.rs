@@ -1,6 +1,6 @@
 //! The interface between a service and the chassis.
 
-use std::{any::Any, fmt, net::SocketAddr, sync::Arc};
+use std::{any::Any, net::SocketAddr, sync::Arc};
 
 use futures::future::BoxFuture;
 use tonic::service::Routes;
@@ -28,14 +28,7 @@ pub struct Service {
     pub background: Vec<BoxFuture<'static, ()>>,
 }
 
-impl fmt::Debug for Service {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Service").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
 /// A service and its listen address.
-#[derive(Debug)]
 pub struct ServiceListener {
     /// Port 0 selects a free port, the same for all workers.
     pub address: SocketAddr,

@@ -93,13 +93,6 @@ impl Call {
     }
 }
 
-// Omits keys and arguments, which may be secret or huge.
-impl std::fmt::Debug for Call {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Call").field(&self.function).finish()
-    }
-}
-
 fn bytes_of<'a>(argument: &Arg<&'a [u8]>) -> &'a [u8] {
     match argument {
         Arg::Simple(bytes) => bytes,

@@ -24,7 +24,6 @@ tokio::task_local! {
 }
 
 /// Server state: what the calls of one server in one worker share.
-#[derive(Debug)]
 pub(crate) struct ServerState {
     pub(crate) default_timeout: Duration,
     pub(crate) max_timeout: Duration,
@@ -64,7 +63,7 @@ impl ServerState {
     }
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) deadline: Option<Instant>,
     pub(crate) trace: Trace,
@@ -132,7 +131,7 @@ pub async fn as_system<T>(work: impl Future<Output = T>) -> T {
 }
 
 /// The trace context of a call, for work that it shares with other calls.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct DetachedContext {
     context: Option<Context>,
     span: Span,

@@ -36,14 +36,14 @@ pub enum AddressError {
 }
 
 /// One URL of a peer.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct PeerUrl {
     pub(super) origin: Origin,
     pub(super) host: Host,
 }
 
 /// Scheme and authority of requests to a URL, with the TLS settings to verify it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Origin {
     pub(super) authority: Authority,
     /// `None` for `http`.
@@ -51,7 +51,7 @@ pub(super) struct Origin {
 }
 
 /// TLS settings of a client: the name to verify, and the connector.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct ClientTls {
     pub(super) server_name: ServerName<'static>,
     pub(super) connector: Arc<Connector>,
@@ -132,7 +132,7 @@ mod tests {
 
     use super::*;
 
-    #[derive(Debug, clap::Parser)]
+    #[derive(clap::Parser)]
     struct Flags {
         #[command(flatten)]
         config: Config,
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn https_url_requires_a_ca_file() {
-        let untrusted = parse_all("http://a,https://b", None).unwrap_err().to_string();
+        let untrusted = parse_all("http://a,https://b", None).err().unwrap().to_string();
         assert!(
             untrusted.contains("https://b") && untrusted.contains("--peer-ca-file"),
             "{untrusted}"
@@ -189,7 +189,7 @@ mod tests {
         let both = hosts("http://10.0.0.1:1, http://user:2");
         assert_eq!(both.len(), 2);
         assert_eq!(both[1], Host::Name("user".to_owned(), 2));
-        let wrong = parse_all("http://10.0.0.1:1,user:2", None).unwrap_err();
+        let wrong = parse_all("http://10.0.0.1:1,user:2", None).err().unwrap();
         assert!(wrong.to_string().ends_with(": user:2"), "{wrong}");
         for wrong in [",", "http://a,", "http://a,,http://b", "ftp://a", "http://a b"] {
             assert!(parse_all(wrong, None).is_err(), "{wrong}");
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn url_credentials_are_rejected_and_not_shown() {
         for address in ["http://user:secret@host", "http://user:secret@host:port", "user:secret@"] {
-            let rejected = parse_all(address, None).unwrap_err();
+            let rejected = parse_all(address, None).err().unwrap();
             assert!(matches!(rejected, AddressError::Credentials), "{address}: {rejected}");
             assert!(!format!("{rejected:?}").contains("secret"));
         }

@@ -26,13 +26,11 @@ const REFRESH_INTERVAL_MIN: Duration = Duration::from_secs(1);
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The URLs of a peer, and their resolver.
-#[derive(Debug)]
 pub(super) struct DiscoveryConfig {
     pub(super) urls: Vec<PeerUrl>,
     pub(super) resolver: Arc<dyn Resolve>,
 }
 
-#[derive(Debug)]
 pub(super) struct Discovery {
     config: DiscoveryConfig,
     refresh: Duration,

@@ -24,7 +24,6 @@ use crate::config::Config;
 const DELAY_MIN: Duration = Duration::from_millis(50);
 const DELAY_MAX: Duration = Duration::from_secs(5);
 
-#[derive(Debug)]
 pub(super) struct Endpoint {
     pub(super) address: SocketAddr,
     pub(super) origin: Origin,
@@ -134,7 +133,6 @@ pub(super) struct Connections {
 }
 
 /// Lease of a call's in-flight slot on a connection, released on drop.
-#[derive(Debug)]
 pub(super) struct CallLease {
     endpoint: Arc<Endpoint>,
     connection: Arc<Connection>,

@@ -31,7 +31,6 @@ use crate::config::Config;
 const PICK_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The load balancer of one peer in one worker. Only live endpoints are candidates.
-#[derive(Debug)]
 pub(super) struct LoadBalancer {
     pub(super) config: Config,
     pub(super) metrics: Metrics,
@@ -43,7 +42,7 @@ pub(super) struct LoadBalancer {
     pub(super) changed: Notify,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct State {
     /// The candidates for calls.
     pub(super) live: Vec<Arc<Endpoint>>,
@@ -55,7 +54,6 @@ pub(super) struct State {
 }
 
 /// An endpoint while discovery lists it. Calls in flight complete after its removal.
-#[derive(Debug)]
 pub(super) struct Member {
     pub(super) endpoint: Arc<Endpoint>,
     pub(super) is_live: bool,

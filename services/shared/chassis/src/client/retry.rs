@@ -40,7 +40,6 @@ const UNSENT_RETRIES_MAX: u32 = 16;
 const LOG_COOLDOWN: Duration = Duration::from_secs(1);
 
 /// A remote peer in one worker.
-#[derive(Debug)]
 pub(super) struct Remote {
     balancer: Arc<LoadBalancer>,
     budget: TpsBudget,

@@ -1,6 +1,6 @@
 //! TLS of connections to peers, optionally mutual. Certificates are reloaded while the process runs.
 
-use std::{fmt, io, path::PathBuf};
+use std::{io, path::PathBuf};
 
 use microblog_files::{File, HotReload, Identity, Loader, TlsError};
 use tokio::net::TcpStream;
@@ -89,12 +89,5 @@ impl Loader for Paths {
         // Our servers do not resume sessions.
         config.resumption = Resumption::disabled();
         Ok(config)
-    }
-}
-
-// Hides keys and certificates.
-impl fmt::Debug for Connector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connector").finish_non_exhaustive()
     }
 }

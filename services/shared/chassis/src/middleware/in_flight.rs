@@ -22,7 +22,6 @@ use crate::{
 pub(super) const GRPC_STATUS: &str = "grpc-status";
 
 /// Dropping it ends the call. A call without a status code was cancelled by its caller.
-#[derive(Debug)]
 pub(super) struct InFlightCall {
     pub(super) method: &'static Method,
     pub(super) deadline: Option<Instant>,

@@ -68,7 +68,6 @@ where
 }
 
 /// State shared by the workers of a process.
-#[derive(Debug)]
 struct Supervisor {
     state: ProcessState,
     /// Read once: the number of cores may change.

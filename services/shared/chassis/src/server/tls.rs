@@ -2,7 +2,7 @@
 //! which tonic's own TLS does not support. Knows neither calls nor HTTP, except for the ALPN protocol.
 
 use std::{
-    fmt, io,
+    io,
     path::PathBuf,
     pin::Pin,
     sync::Arc,
@@ -140,13 +140,6 @@ impl Loader for Paths {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(config)
-    }
-}
-
-// Hides keys and certificates.
-impl fmt::Debug for Acceptor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Acceptor").finish_non_exhaustive()
     }
 }
 

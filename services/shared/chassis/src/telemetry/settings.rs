@@ -112,7 +112,7 @@ mod tests {
 
     use super::*;
 
-    #[derive(Debug, clap::Parser)]
+    #[derive(clap::Parser)]
     struct Flags {
         #[command(flatten)]
         config: Config,

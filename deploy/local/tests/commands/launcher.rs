@@ -136,7 +136,7 @@ impl Launcher {
         eventually("there are no violations", PATIENCE, || {
             let is_done = |ended: &Ended| {
                 ended.code == Some(0)
-                    && !ended.stdout.contains("wait to be")
+                    && !ended.stdout.contains("not archived yet")
                     && ended.stdout.contains("timelines  0 fan-out jobs in flight\n")
             };
             verified = Some(self.verify()).filter(is_done);

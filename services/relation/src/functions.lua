@@ -91,6 +91,61 @@ local function index(lists, peers)
   return differs
 end
 
+-- Writes recorded edges of a user to a list where Redis has older ones, or none. An end only where
+-- Redis has the edge.
+--
+-- KEYS: pending, users; of the user: the list, and for follows following_ids, followers,
+--       follower_ids, mutual.
+-- ARGV: kind of the outbox entries, or nothing if there is no inverse side; user; for each distinct
+--       edge: target, version, 1 if it exists and 0 if it has ended.
+-- Returns for each edge 1 if it was written, else 0.
+local function restore(keys, args)
+  local pending, users, list, id_set = keys[1], keys[2], keys[3], keys[4]
+  local kind, user = args[1], args[2]
+  local written, peers = {}, {}
+  for at = 3, #args, 3 do
+    local target, version, exists = args[at], args[at + 1], args[at + 2] == '1'
+    local current = tonumber(redis.call('ZSCORE', list, target) or 0)
+    local is_older = current < tonumber(version) and (exists or current > 0)
+    written[#written + 1] = is_older and 1 or 0
+    if is_older then
+      peers[#peers + 1] = target
+      if exists then
+        redis.call('ZADD', list, version, target)
+      else
+        redis.call('ZREM', list, target)
+      end
+      if id_set then
+        redis.call(exists and 'SADD' or 'SREM', id_set, target)
+      end
+      if kind ~= '' then
+        redis.call('ZADD', pending, version, kind .. ':' .. user .. '>' .. target)
+      end
+    end
+  end
+  if #peers > 0 then
+    redis.call('SADD', users, user)
+    if id_set then
+      index({ list, unpack(keys, 4, 7) }, peers)
+    end
+  end
+  return written
+end
+
+-- Restores a deleted account.
+--
+-- KEYS: forgotten, forgetting. ARGV: account, stamp of the deletion, 1 if it is complete.
+local function restore_deletion(keys, args)
+  redis.call('SADD', keys[1], args[1])
+  if args[3] == '0' then
+    redis.call('ZADD', keys[2], args[2], args[1])
+  end
+  return 0
+end
+
+register('relation_restore', restore)
+register('relation_restore_deletion', restore_deletion)
+register('relation_raise_clock', raise_clock, 'allow-oom')
 register('relation_repair_clock', repair_clock, 'allow-oom')
 register_change('relation_forget', forget, 'allow-oom')
 register_change('relation_finish_forgetting', finish_forgetting, 'allow-oom')

@@ -9,11 +9,15 @@ use futures::future::BoxFuture;
 use microblog_domain::{Partition, UserId};
 use microblog_keyspace::{Change as JournalChange, Journals};
 use microblog_record::{
-    Database, Migration, POSITIONS, RecordError, Recorder, Tables, WriteTransaction,
-    sql::{ROWS_MAX, number, rows, statement},
+    Database, Error as DatabaseError, Migration, POSITIONS, RecordError, Recorder, Tables,
+    WriteTransaction,
+    sql::{ROWS_MAX, number, read, read_id, rows, statement},
 };
+use sqlx::any::AnyRow;
 
 use crate::{
+    edge_saga::EdgeSaga,
+    error::Error,
     graph::{Change, Edge, List},
     journal::JournalEntry,
     keys,
@@ -27,12 +31,12 @@ const JOURNALS: Journals = Journals { key: keys::journal };
 const PAGE: usize = 1_000;
 
 /// The tables of the service.
-pub(crate) struct GraphTables {
+pub struct GraphTables {
     store: Store,
 }
 
 /// Returns the recorder of the service.
-pub(crate) fn recorder(store: Store, database: Database) -> Recorder<GraphTables> {
+pub fn recorder(store: Store, database: Database) -> Recorder<GraphTables> {
     let keyspace = store.keyspace().clone();
     Recorder::new("relation record", database, keyspace, JOURNALS, GraphTables { store })
 }
@@ -42,7 +46,7 @@ pub(crate) fn recorder(store: Store, database: Database) -> Recorder<GraphTables
 enum Replace {
     /// All: changes arrive in order.
     All,
-    /// Older ones.
+    /// Those that are not newer.
     Older,
 }
 
@@ -55,7 +59,42 @@ impl Tables for GraphTables {
         transaction: &'a mut WriteTransaction,
         changes: &'a [JournalChange],
     ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
-        Box::pin(apply(transaction, changes))
+        Box::pin(apply(transaction, changes, Replace::All))
+    }
+
+    fn merge<'a>(
+        &'a self,
+        transaction: &'a mut WriteTransaction,
+        changes: &'a [JournalChange],
+    ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
+        Box::pin(apply(transaction, changes, Replace::Older))
+    }
+
+    fn clear<'a>(
+        &'a self,
+        transaction: &'a mut WriteTransaction,
+        partition: Partition,
+    ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
+        Box::pin(async move {
+            for delete in [
+                "DELETE FROM edges WHERE partition = $1",
+                "DELETE FROM deleted_accounts WHERE partition = $1",
+            ] {
+                let delete = sqlx::query(delete).bind(i64::from(partition.number()));
+                delete.execute(&mut **transaction).await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn restore<'a>(
+        &'a self,
+        database: &'a Database,
+        partition: Partition,
+    ) -> BoxFuture<'a, Result<(), RecordError>> {
+        let edges = EdgeSaga::new(self.store.clone());
+        let restore = Restore { store: &self.store, edges, database, partition };
+        Box::pin(restore.run())
     }
 
     fn fill<'a>(
@@ -75,6 +114,7 @@ impl Tables for GraphTables {
 async fn apply(
     transaction: &mut WriteTransaction,
     changes: &[JournalChange],
+    replace: Replace,
 ) -> Result<(), sqlx::Error> {
     // The last change of an edge counts: a statement writes a row once.
     let (mut edges, mut deletions) = (BTreeMap::new(), BTreeMap::new());
@@ -102,8 +142,7 @@ async fn apply(
         delete_mutes(transaction, *user).await?;
     }
     let edges: Vec<_> = edges.into_iter().map(|((kind, _), edge)| (kind, edge)).collect();
-    upsert_edges(transaction, &edges, Replace::All).await?;
-    Ok(())
+    upsert_edges(transaction, &edges, replace).await
 }
 
 impl GraphTables {
@@ -161,7 +200,7 @@ async fn upsert_edges(
 ) -> Result<(), sqlx::Error> {
     let condition = match replace {
         Replace::All => "",
-        Replace::Older => "WHERE edges.version < excluded.version",
+        Replace::Older => "WHERE edges.version <= excluded.version",
     };
     for edges in edges.chunks(ROWS_MAX) {
         let text = format!(
@@ -221,6 +260,156 @@ async fn delete_mutes(transaction: &mut WriteTransaction, user: UserId) -> Resul
         .map(|_| ())
 }
 
+/// Writes the rows of a partition to Redis: the source edges of its accounts, and the inverse edges
+/// of others that end there.
+struct Restore<'a> {
+    store: &'a Store,
+    edges: EdgeSaga,
+    database: &'a Database,
+    partition: Partition,
+}
+
+/// The start of a page of edges: the kind, the first account and the second one.
+type Cursor = [i64; 3];
+
+impl Restore<'_> {
+    // Ends come first: nothing that is blocked or has ended must show meanwhile.
+    async fn run(self) -> Result<(), RecordError> {
+        self.raise_clock().await?;
+        self.restore_deletions().await?;
+        for ended in [1, 0] {
+            let mut after = Cursor::default();
+            while let Some((list, changes, last)) = self.page(SOURCES, ended, after).await? {
+                let written = self.store.restore(list, &changes).await?;
+                self.complete(list, &written).await?;
+                after = last;
+            }
+        }
+        for ended in [1, 0] {
+            let mut after = Cursor::default();
+            while let Some((list, changes, last)) = self.page(TARGETS, ended, after).await? {
+                self.project(list, &changes).await?;
+                after = last;
+            }
+        }
+        Ok(())
+    }
+
+    async fn raise_clock(&self) -> Result<(), RecordError> {
+        let newest = "SELECT COALESCE(MAX(version), 0) FROM edges WHERE partition = $1";
+        let work = async {
+            let query = sqlx::query(newest).bind(i64::from(self.partition.number()));
+            read(&query.fetch_one(self.database.writers()).await?, 0)
+        };
+        let newest = self.database.write("SELECT edges", work).await?;
+        Ok(self.store.raise_clock(self.partition, newest).await?)
+    }
+
+    async fn restore_deletions(&self) -> Result<(), RecordError> {
+        let all = "SELECT account, since, complete FROM deleted_accounts WHERE partition = $1";
+        let work = async {
+            let query = sqlx::query(all).bind(i64::from(self.partition.number()));
+            let rows = query.fetch_all(self.database.writers()).await?;
+            let deletion =
+                |row: &AnyRow| Ok((read_id(row, 0, UserId::new)?, read(row, 1)?, read(row, 2)?));
+            rows.iter().map(deletion).collect::<Result<Vec<_>, sqlx::Error>>()
+        };
+        for (user, since, complete) in self.database.write("SELECT deleted_accounts", work).await? {
+            self.store.restore_deletion(user, since, complete > 0).await?;
+        }
+        Ok(())
+    }
+
+    // Returns a page of edges of one kind, and the cursor of the next one; `None` at the end.
+    async fn page(
+        &self,
+        (partition, first, second): (&'static str, &'static str, &'static str),
+        ended: i64,
+        [kind, after_first, after_second]: Cursor,
+    ) -> Result<Option<(List, Vec<Change>, Cursor)>, DatabaseError> {
+        let text = format!(
+            "SELECT kind, source, target, version FROM edges WHERE {partition} = $1 AND ended = $2 \
+             AND (kind, {first}, {second}) > ($3, $4, $5) ORDER BY kind, {first}, {second} LIMIT $6"
+        );
+        let query = statement(text).bind(i64::from(self.partition.number())).bind(ended);
+        let query = query.bind(kind).bind(after_first).bind(after_second).bind(PAGE as i64);
+        let work = async {
+            let rows = query.fetch_all(self.database.writers()).await?;
+            let change = |row: &AnyRow| {
+                let edge =
+                    Edge { from: read_id(row, 1, UserId::new)?, to: read_id(row, 2, UserId::new)? };
+                Ok((read(row, 0)?, Change { edge, version: read(row, 3)?, exists: ended == 0 }))
+            };
+            rows.iter().map(change).collect::<Result<Vec<_>, sqlx::Error>>()
+        };
+        let rows = self.database.write("SELECT edges", work).await?;
+        let Some(&(kind, _)) = rows.first() else { return Ok(None) };
+        let of_kind = |(of, change): (u64, Change)| (of == kind).then_some(change);
+        let changes: Vec<Change> = rows.into_iter().map_while(of_kind).collect();
+        let list = List::ALL.iter().copied().find(|&list| list as u64 == kind);
+        let list = list.ok_or(DatabaseError::Malformed("kind of an edge"))?;
+        let last = changes.last().map_or(Cursor::default(), |Change { edge, .. }| {
+            let (from, to) = (number(edge.from.get()), number(edge.to.get()));
+            let [a, b] = if first == "source" { [from, to] } else { [to, from] };
+            [kind as i64, a, b]
+        });
+        Ok(Some((list, changes, last)))
+    }
+
+    // Completes the sagas of written source edges. What cannot be completed stays in the outbox.
+    async fn complete(&self, list: List, written: &[Change]) -> Result<(), RecordError> {
+        match list {
+            List::Following => later(self.edges.complete(written).await),
+            List::Blocks => {
+                for block in written {
+                    later(self.edges.complete_block(block, 0).await)?;
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    // Corrects the inverse side of edges whose source edges may be intact.
+    async fn project(&self, list: List, changes: &[Change]) -> Result<(), RecordError> {
+        let Some(inverse) = list.inverse() else { return Ok(()) };
+        let entry = |change: &Change| (inverse, change.edge.to, change.edge.from);
+        let entries: Vec<_> = changes.iter().map(entry).collect();
+        let known = self.store.entries(&entries).await?;
+        let differs = |(change, known): &(&Change, u64)| match change.exists {
+            true => *known < change.version,
+            false => *known > 0 && *known < change.version,
+        };
+        let differing = changes.iter().zip(known).filter(differs).map(|(change, _)| *change);
+        let differing: Vec<Change> = differing.collect();
+        if list == List::Following {
+            return Ok(self.store.project(&differing).await.map(|_| ())?);
+        }
+        for Change { edge, exists, .. } in differing {
+            later(match exists {
+                true => self.edges.reconcile_block(edge).await,
+                false => self.edges.unblock(edge, false).await,
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// The columns of pages: of the partition, and of the first and second account.
+const SOURCES: (&str, &str, &str) = ("partition", "source", "target");
+const TARGETS: (&str, &str, &str) = ("target_partition", "target", "source");
+
+// A step in a partition that is being recovered is completed by the sweeper.
+fn later<T>(step: Result<T, Error>) -> Result<(), RecordError> {
+    use microblog_keyspace::Error as StoreError;
+    match step {
+        Ok(_) | Err(Error::Store(StoreError::Recovering(_))) => Ok(()),
+        Err(Error::Store(error)) => Err(error.into()),
+        // The other account is deleted: the saga has compensated the edge.
+        Err(_) => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -278,7 +467,7 @@ mod tests {
         for batch in batches {
             let mut transaction = database.begin().await.unwrap();
             let changes: Vec<_> = batch.iter().map(change).collect();
-            apply(&mut transaction, &changes).await.unwrap();
+            apply(&mut transaction, &changes, Replace::All).await.unwrap();
             transaction.commit().await.unwrap();
         }
         let read = sqlx::query("SELECT kind, source, target FROM edges WHERE ended = 0");

@@ -6,6 +6,7 @@ mod follows;
 mod lists;
 mod maintenance;
 mod relations;
+mod restore;
 
 use microblog_domain::{Partition, UserId};
 use microblog_keyspace::{self as keyspace, Batch, Call, Entry, Keyspace, Library, redis::Value};

@@ -7,6 +7,8 @@ mod support;
 
 use std::collections::BTreeMap;
 
+use futures::{StreamExt as _, future, stream};
+use microblog_domain::Partition;
 use microblog_proto::{
     common::ErrorReason,
     relation::{self as pb, EdgeList},
@@ -213,5 +215,192 @@ async fn a_loss_of_recorded_changes_is_detected_by_a_new_process() {
         assert_eq!(database.edges().await.len(), 2, "nothing was recorded");
         let followed = support::list_of(EdgeList::Following, id(1), 10);
         assert_eq!(system.list(&followed).await.unwrap().edges.len(), 2);
+    }
+}
+
+/// Recovers all partitions, and returns how many needed it.
+async fn recover(system: &System, database: &Database) -> usize {
+    let config = support::config(&system.redis.url("relation"), &[&database.flag()]);
+    let opened = microblog_record::Database::open(&config.database).unwrap().unwrap();
+    let recorder = microblog_relation::recorder(system.store.clone(), opened);
+    let recover = |partition| recorder.recover(partition);
+    let recovered = stream::iter(Partition::all()).map(recover).buffer_unordered(8);
+    recovered.filter(|recovered| future::ready(*recovered.as_ref().unwrap())).count().await
+}
+
+/// Returns the public lists, blocks and mutes of some accounts.
+async fn lists(system: &System, accounts: &[u64]) -> Vec<(u64, Vec<pb::Edge>)> {
+    let mut lists = Vec::new();
+    for &account in accounts {
+        for list in [
+            EdgeList::Following,
+            EdgeList::Followers,
+            EdgeList::Mutuals,
+            EdgeList::Blocks,
+            EdgeList::Mutes,
+        ] {
+            let request = match list {
+                EdgeList::Blocks | EdgeList::Mutes => {
+                    support::list_for(account, list, account, 100)
+                }
+                _ => support::list_of(list, account, 100),
+            };
+            lists.push((account, system.list_all(request).await));
+        }
+    }
+    lists
+}
+
+async fn graph(system: &System) {
+    for (from, to) in [(1, 2), (2, 1), (3, 1), (1, 3), (4, 1), (1, 4), (2, 3), (5, 2), (2, 5)] {
+        system.follow(id(from), id(to)).await.unwrap();
+    }
+    system.unfollow(id(1), id(3)).await.unwrap();
+    system.block(id(2), id(4)).await.unwrap();
+    system.block(id(3), id(2)).await.unwrap();
+    mute(system, id(1), id(2)).await;
+    system.client.clone().forget_user(pb::ForgetUserRequest { user_id: id(5) }).await.unwrap();
+    system.converges().await;
+}
+
+/// Waits until everything so far is recorded: an edge that is made now is.
+async fn settle(system: &System, database: &Database, to: u64) {
+    system.follow(id(1), id(to)).await.unwrap();
+    let edge = (FOLLOWS, id(1), id(to));
+    eventually("the follow is recorded", PATIENCE, async || {
+        database.edges().await.get(&edge) == Some(&true)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_empty_redis_is_restored() {
+    for (database, topology) in
+        databases().await.into_iter().zip([Topology::Cluster, Topology::Single])
+    {
+        let system = System::start_with(topology, &[&database.flag()]).await;
+        graph(&system).await;
+        settle(&system, &database, 6).await;
+        system.converges().await;
+        let accounts: Vec<u64> = (1..7).map(id).collect();
+        let before = lists(&system, &accounts).await;
+        for node in system.redis.nodes() {
+            // Replicas reject it.
+            let _: Result<(), _> =
+                redis::cmd("FLUSHALL").query_async(&mut node.admin().await).await;
+        }
+        let rejected = system.follow(id(1), id(7)).await;
+        support::assert_rejected(rejected, Code::Unavailable, ErrorReason::Recovering);
+        assert_eq!(recover(&system, &database).await, usize::from(Partition::COUNT));
+        system.converges().await;
+        assert_eq!(lists(&system, &accounts).await, before);
+        let gone = system.follow(id(1), id(5)).await;
+        support::assert_rejected(gone, Code::NotFound, ErrorReason::UserNotFound);
+        // Recording goes on, with versions above all recorded ones.
+        settle(&system, &database, 8).await;
+        let following = support::list_of(EdgeList::Following, id(1), 10);
+        let newest = system.list(&following).await.unwrap().edges[0];
+        assert_eq!(newest.user_id, id(8));
+        assert_eq!(recover(&system, &database).await, 0, "nothing is left to recover");
+    }
+}
+
+#[tokio::test]
+async fn an_older_copy_of_redis_is_recovered() {
+    for database in databases().await {
+        let system = System::start_with(Topology::Single, &[&database.flag()]).await;
+        system.follow(id(1), id(2)).await.unwrap();
+        settle(&system, &database, 3).await;
+        let partition = user(1).partition();
+        let key = |kind: &str| format!("rel:{{{partition}}}:{kind}");
+        let mut admin = support::admin_of(&system.redis, &key("journal")).await;
+        let copied = support::journal_texts(&system.redis, partition).await.len();
+        let of_user = |kind: &str| format!("{}:{}", key(kind), id(1));
+        let score = redis::cmd("ZSCORE").arg(of_user("following")).arg(id(2)).take();
+        let since: String = score.query_async(&mut admin).await.unwrap();
+        system.unfollow(id(1), id(2)).await.unwrap();
+        settle(&system, &database, 4).await;
+        system.block(id(1), id(6)).await.unwrap();
+        settle(&system, &database, 5).await;
+        // The copy has what followed 2 and 3 alone. It then took a version that was recorded.
+        let newer = support::journal_texts(&system.redis, partition).await;
+        let script = format!(
+            "redis.call('ZREM', KEYS[2], '{four}', '{five}') redis.call('SREM', KEYS[3], '{four}', '{five}') \
+             redis.call('ZADD', KEYS[2], '{since}', '{two}') redis.call('SADD', KEYS[3], '{two}') \
+             redis.call('DEL', KEYS[4])",
+            two = id(2),
+            four = id(4),
+            five = id(5),
+        );
+        let edit = redis::cmd("EVAL")
+            .arg(format!("{script} return 1"))
+            .arg(4)
+            .arg(key("journal"))
+            .arg(of_user("following"))
+            .arg(of_user("following_ids"))
+            .arg(of_user("blocks"))
+            .take();
+        let () = edit.query_async(&mut admin).await.unwrap();
+        let (lost, _) = &newer[copied];
+        let lost_later: Vec<String> =
+            newer[copied..].iter().map(|(version, _)| version.to_string()).collect();
+        let deleted: usize = redis::cmd("XDEL")
+            .arg(key("journal"))
+            .arg(&lost_later)
+            .query_async(&mut admin)
+            .await
+            .unwrap();
+        assert_eq!(deleted, lost_later.len(), "{lost}");
+        assert_eq!(recover(&system, &database).await, 1);
+        system.converges().await;
+        let following: Vec<u64> = support::ids(&lists(&system, &[id(1)]).await[0].1);
+        assert_eq!(following, [5, 4, 3].map(id));
+        let blocks = &lists(&system, &[id(1)]).await[3].1;
+        assert_eq!(support::ids(blocks), [id(6)]);
+        settle(&system, &database, 7).await;
+    }
+}
+
+#[tokio::test]
+async fn an_interrupted_recovery_rejects_changes_and_is_repeated() {
+    let database = Database::sqlite();
+    let system = System::start_with(Topology::Single, &[&database.flag()]).await;
+    settle(&system, &database, 2).await;
+    let partition = user(1).partition();
+    let key = format!("rel:{{{partition}}}:journal");
+    let mut admin = support::admin_of(&system.redis, &key).await;
+    let begin = redis::cmd("XADD").arg(&key).arg("9-0").arg("c").arg("recovering x").take();
+    let () = begin.query_async(&mut admin).await.unwrap();
+    let rejected = system.follow(id(1), id(3)).await;
+    support::assert_rejected(rejected, Code::Unavailable, ErrorReason::Recovering);
+    assert_eq!(recover(&system, &database).await, 1);
+    settle(&system, &database, 3).await;
+}
+
+#[tokio::test]
+async fn a_database_from_an_older_copy_is_written_anew() {
+    for database in databases().await {
+        let system = System::start_with(Topology::Single, &[&database.flag()]).await;
+        settle(&system, &database, 2).await;
+        settle(&system, &database, 3).await;
+        let partition = user(1).partition();
+        // In the copy, an account is followed that no longer is, and another not yet.
+        for statement in [
+            format!("UPDATE edges SET target = {} WHERE target = {}", id(9), id(2)),
+            format!(
+                "UPDATE journal_positions SET version = 1, entry = 'x' WHERE partition = {partition}"
+            ),
+        ] {
+            let mut connection = AnyConnection::connect(&database.url()).await.unwrap();
+            sqlx::query(sqlx::AssertSqlSafe(statement)).execute(&mut connection).await.unwrap();
+        }
+        let key = format!("rel:{{{partition}}}:journal");
+        let mut admin = support::admin_of(&system.redis, &key).await;
+        let trim = redis::cmd("XTRIM").arg(&key).arg("MAXLEN").arg(1).take();
+        let () = trim.query_async(&mut admin).await.unwrap();
+        assert_eq!(recover(&system, &database).await, 1);
+        let following = support::ids(&lists(&system, &[id(1)]).await[0].1);
+        assert_eq!(following, [id(3), id(2)]);
+        database.has(&[((FOLLOWS, id(1), id(2)), true), ((FOLLOWS, id(1), id(3)), true)]).await;
     }
 }

@@ -30,6 +30,12 @@ impl Version {
         self.0
     }
 
+    /// Returns the version with a number in the next epoch.
+    #[must_use]
+    pub const fn in_next_epoch(self, number: u64) -> Self {
+        Self((self.epoch() + 1) << NUMBER_BITS | number)
+    }
+
     /// Returns the epoch.
     pub const fn epoch(self) -> u64 {
         self.0 >> NUMBER_BITS
@@ -114,7 +120,7 @@ impl SeenVersions {
 }
 
 /// An entry of a journal.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// Its version.
     pub version: Version,
@@ -130,20 +136,19 @@ pub struct Journals {
 }
 
 impl Journals {
-    /// Creates the journal of a partition with an entry of its own, unless it exists. From then on,
-    /// the partition's changes have entries.
-    pub async fn open(
+    /// Appends an entry with a version, and creates the journal if there is none. Returns whether
+    /// the version was above all others; else nothing is appended.
+    pub async fn append(
         &self,
         keyspace: &Keyspace,
         partition: Partition,
-        text: &str,
-    ) -> Result<(), Error> {
+        change: &Change,
+    ) -> Result<bool, Error> {
         let mut add = cmd("XADD");
-        add.arg((self.key)(partition)).arg("1-0").arg("c").arg(text);
+        add.arg((self.key)(partition)).arg(change.version.to_string()).arg("c").arg(&change.text);
         match keyspace.query::<Value>(add).await {
-            // Redis rejects an id that is not above the newest one.
-            Err(Error::Refused { code, .. }) if code == "ERR" => Ok(()),
-            opened => opened.map(|_| ()),
+            Err(Error::Refused { code, .. }) if code == "ERR" => Ok(false),
+            appended => appended.map(|_| true),
         }
     }
 

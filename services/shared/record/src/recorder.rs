@@ -22,7 +22,7 @@ use futures::future::BoxFuture;
 use microblog_domain::Partition;
 use microblog_keyspace::{self as keyspace, BacklogMetrics, Change, Journals, Keyspace, Version};
 use opentelemetry::{KeyValue, global, metrics::BoundGauge};
-use sqlx::{Any, Row as _, Transaction};
+use sqlx::{Any, Row as _, Transaction, any::AnyRow};
 use uuid::Uuid;
 
 use crate::{
@@ -58,6 +58,27 @@ pub trait Tables: Send + Sync {
         changes: &'a [Change],
     ) -> BoxFuture<'a, Result<(), sqlx::Error>>;
 
+    /// Applies changes of a partition, in order, where the tables have nothing newer.
+    fn merge<'a>(
+        &'a self,
+        transaction: &'a mut WriteTransaction,
+        changes: &'a [Change],
+    ) -> BoxFuture<'a, Result<(), sqlx::Error>>;
+
+    /// Deletes the rows of a partition.
+    fn clear<'a>(
+        &'a self,
+        transaction: &'a mut WriteTransaction,
+        partition: Partition,
+    ) -> BoxFuture<'a, Result<(), sqlx::Error>>;
+
+    /// Writes the rows of a partition to Redis, where Redis has nothing newer. May be repeated.
+    fn restore<'a>(
+        &'a self,
+        database: &'a Database,
+        partition: Partition,
+    ) -> BoxFuture<'a, Result<(), RecordError>>;
+
     /// Writes what Redis has of some partitions, where the tables have nothing newer.
     fn fill<'a>(
         &'a self,
@@ -78,6 +99,9 @@ pub enum RecordError {
     /// Redis lacks recorded changes of some partitions.
     #[error("Redis lacks recorded changes of {} partitions, the first is {}", .0.len(), .0[0])]
     Diverged(Vec<Partition>),
+    /// Another process recovers the partition.
+    #[error("partition {0} is being recovered by another process")]
+    Contended(Partition),
 }
 
 impl From<sqlx::Error> for RecordError {
@@ -219,20 +243,89 @@ impl<T: Tables> Recorder<T> {
 
     // Opens the journals of partitions first: a change that the fill misses has an entry.
     async fn fill(&self, partitions: &[Partition]) -> Result<(), RecordError> {
-        let identity = format!("opened {}", Uuid::new_v4());
+        let version = Version::default().in_next_epoch(0);
+        let opened = Change { version, text: format!("opened {}", Uuid::new_v4()) };
         for &partition in partitions {
-            self.journals.open(&self.keyspace, partition, &identity).await?;
+            // Nothing is appended to an existing journal.
+            self.journals.append(&self.keyspace, partition, &opened).await?;
         }
         let newest = self.journals.newest(&self.keyspace, partitions).await?;
         let positions = partitions.iter().copied().zip(newest);
         let positions: Vec<_> = positions.filter_map(|(at, newest)| Some((at, newest?))).collect();
         let mut transaction = self.database.begin().await?;
-        self.tables.fill(&mut transaction, partitions).await?;
-        let write = async {
-            set_positions(&mut transaction, &positions).await?;
-            transaction.commit().await
-        };
-        Ok(self.database.write("INSERT journal_positions", write).await?)
+        // The first of several recorders fills a partition; the others wait for it here.
+        let new = insert_positions(&mut transaction, &positions).await?;
+        self.tables.fill(&mut transaction, &new).await?;
+        Ok(self.database.write("INSERT journal_positions", transaction.commit()).await?)
+    }
+
+    /// Recovers a partition of which Redis lacks recorded changes, or all of it. Ends with a new
+    /// epoch of its journal. Until then, changes of the partition are rejected. May be repeated, also
+    /// after a crash. Returns whether there was anything to recover.
+    ///
+    /// If the database is older than what Redis has, as after it was restored from a copy, the
+    /// partition is written to it anew.
+    pub async fn recover(&self, partition: Partition) -> Result<bool, RecordError> {
+        let alone = [partition];
+        let locked = self.database.write("SELECT journal_positions", self.lock(&alone)).await?;
+        // Ends the transaction. A partition without a position is yet to be filled.
+        let Some(position) = { locked }.1.remove(&partition) else { return Ok(false) };
+        let newest = self.journals.newest(&self.keyspace, &[partition]).await?;
+        let newest = newest.into_iter().flatten().next().unwrap_or_default();
+        if newest == position {
+            return Ok(false);
+        }
+        let last = newest.version.max(position.version);
+        let id = Uuid::new_v4();
+        let begin = Change { version: last.in_next_epoch(0), text: format!("recovering {id}") };
+        let end = Change { version: last.in_next_epoch(1), text: format!("recovered {id}") };
+        let is_database_old = self.is_newer(partition, position.version).await?;
+        if !self.journals.append(&self.keyspace, partition, &begin).await? {
+            return Err(RecordError::Contended(partition));
+        }
+        self.merge(partition, is_database_old).await?;
+        self.tables.restore(&self.database, partition).await?;
+        if !self.journals.append(&self.keyspace, partition, &end).await? {
+            return Err(RecordError::Contended(partition));
+        }
+        let mut transaction = self.database.begin().await?;
+        set_positions(&mut transaction, &[(partition, end)]).await?;
+        transaction.commit().await?;
+        Ok(true)
+    }
+
+    // Returns whether Redis has trimmed the entry at the position, since it had been recorded: then
+    // the database is older. A recovery that was not completed does not count.
+    async fn is_newer(
+        &self,
+        partition: Partition,
+        position: Version,
+    ) -> Result<bool, keyspace::Error> {
+        let oldest = [(partition, Version::default())];
+        let pages = self.journals.pages(&self.keyspace, &oldest, PAGE).await?;
+        let page = pages.into_iter().next().unwrap_or_default();
+        let is_change = |change: &Change| !change.text.starts_with("recovering ");
+        Ok(page.first().is_some_and(|oldest| oldest.version > position)
+            && page.iter().any(is_change))
+    }
+
+    // Writes what only Redis has. Its journal may have changes that took the versions of lost ones.
+    async fn merge(&self, partition: Partition, is_database_old: bool) -> Result<(), RecordError> {
+        let mut transaction = self.database.begin().await?;
+        if is_database_old {
+            self.tables.clear(&mut transaction, partition).await?;
+        }
+        self.tables.fill(&mut transaction, &[partition]).await?;
+        let mut from = Version::default();
+        loop {
+            let pages = self.journals.pages(&self.keyspace, &[(partition, from)], PAGE + 1).await?;
+            let page = pages.into_iter().next().unwrap_or_default();
+            let (changes, next) = page.split_at(page.len().min(PAGE));
+            self.tables.merge(&mut transaction, changes).await?;
+            let Some(next) = next.first() else { break };
+            from = next.version;
+        }
+        Ok(transaction.commit().await?)
     }
 
     async fn positions(&self) -> Result<Positions, Error> {
@@ -277,14 +370,33 @@ impl<T: Tables> Recorder<T> {
 
 type Positions = BTreeMap<Partition, Change>;
 
+/// Inserts positions of partitions that have none, and returns these partitions.
+async fn insert_positions(
+    transaction: &mut WriteTransaction,
+    positions: &[(Partition, Change)],
+) -> Result<Vec<Partition>, sqlx::Error> {
+    let rows = write_positions(transaction, positions, "NOTHING RETURNING partition").await?;
+    rows.iter().map(partition).collect()
+}
+
 async fn set_positions(
     transaction: &mut WriteTransaction,
     positions: &[(Partition, Change)],
 ) -> Result<(), sqlx::Error> {
+    let update = "UPDATE SET version = excluded.version, entry = excluded.entry";
+    write_positions(transaction, positions, update).await.map(|_| ())
+}
+
+async fn write_positions(
+    transaction: &mut WriteTransaction,
+    positions: &[(Partition, Change)],
+    on_conflict: &str,
+) -> Result<Vec<AnyRow>, sqlx::Error> {
+    let mut written = Vec::new();
     for positions in positions.chunks(ROWS_MAX) {
         let text = format!(
             "INSERT INTO journal_positions (partition, version, entry) VALUES {} \
-             ON CONFLICT (partition) DO UPDATE SET version = excluded.version, entry = excluded.entry",
+             ON CONFLICT (partition) DO {on_conflict}",
             rows(transaction.backend_name(), positions.len(), 3)
         );
         let query = positions.iter().fold(statement(text), |query, (partition, at)| {
@@ -293,14 +405,17 @@ async fn set_positions(
                 .bind(number(at.version.get()))
                 .bind(at.text.clone())
         });
-        query.execute(&mut **transaction).await?;
+        written.extend(query.fetch_all(&mut **transaction).await?);
     }
-    Ok(())
+    Ok(written)
 }
 
-fn position(row: &sqlx::any::AnyRow) -> Result<(Partition, Change), sqlx::Error> {
-    let partition = u16::try_from(read(row, 0)?);
-    let partition = partition.map_err(|error| sqlx::Error::Decode(error.into()))?;
+fn partition(row: &AnyRow) -> Result<Partition, sqlx::Error> {
+    let number = u16::try_from(read(row, 0)?);
+    Ok(Partition::new(number.map_err(|error| sqlx::Error::Decode(error.into()))?))
+}
+
+fn position(row: &AnyRow) -> Result<(Partition, Change), sqlx::Error> {
     let version = Version::from_number(read(row, 1)?);
-    Ok((Partition::new(partition), Change { version, text: row.try_get(2)? }))
+    Ok((partition(row)?, Change { version, text: row.try_get(2)? }))
 }

@@ -122,6 +122,20 @@ local function issue_prepared(prepared)
   return stamps
 end
 
+-- Advances a partition's clock to a stamp that was issued, so that later ones are greater. A service
+-- registers it. Needs GET and SET.
+--
+-- KEYS: clock. ARGV: stamp.
+local function raise_clock(keys, args)
+  local value, stamp = redis.call('GET', keys[1]) or '0', tonumber(args[1])
+  local tick = math.floor(stamp / 4096) * 4 + stamp % 4
+  if tick > tonumber(value) then
+    local has_ahead = #value > 1 and string.sub(value, 1, 1) == '0'
+    redis.call('SET', keys[1], (has_ahead and '0' or '') .. integer(tick))
+  end
+  return 0
+end
+
 -- Returns a stamp of the server's time in the partition of an id. It may not be unique. Needs TIME.
 local function now_stamp(id)
   return integer(stamp_at(now_ticks(), math.floor(tonumber(id) / 4) % 1024))

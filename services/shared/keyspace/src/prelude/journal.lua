@@ -6,7 +6,7 @@
 -- change: its kind, the ids of its subject, and a stamp, separated by spaces. It has no texts.
 --
 -- A partition without the stream has no journal, and its changes are not recorded. The stream always
--- keeps its newest entry.
+-- keeps its newest entry. While that is `recovering <id>`, the partition is being recovered.
 --
 -- What must hold:
 --   * a function that changes the state appends the change, or fails before it changes anything;
@@ -18,13 +18,16 @@
 local journal = {}
 
 -- Returns the epoch of the running call's journal; nothing if there is no journal. Raises RECOVERING
--- if it lacks what the caller has seen. Needs XREVRANGE.
+-- if it lacks what the caller has seen, or while it is being recovered. Needs XREVRANGE.
 local function epoch_of_journal()
   local newest = redis.call('XREVRANGE', journal.key, '+', '-', 'COUNT', 1)[1]
   local epoch, number = string.match(newest and newest[1] or '0-0', '^(%d+)-(%d+)$')
   epoch, number = tonumber(epoch), tonumber(number)
   if epoch < journal.epoch or epoch == journal.epoch and number < journal.number then
     error({ err = 'RECOVERING the partition has lost changes' })
+  end
+  if newest and string.sub(newest[2][2], 1, 11) == 'recovering ' then
+    error({ err = 'RECOVERING the partition is being recovered' })
   end
   return newest and integer(epoch)
 end

@@ -1,0 +1,80 @@
+//! Writes of recorded data to Redis, where it has lost them.
+
+use microblog_domain::{Partition, UserId};
+use microblog_keyspace::{Call, Error, decode};
+
+use super::{CHUNK, Store};
+use crate::{
+    graph::{Change, List},
+    keys,
+};
+
+impl Store {
+    /// Advances a partition's clock to a stamp that was issued.
+    pub(crate) async fn raise_clock(&self, partition: Partition, stamp: u64) -> Result<(), Error> {
+        let call = Call::new("relation_raise_clock").key(keys::clock(partition)).arg(stamp);
+        self.keyspace.call(call).await
+    }
+
+    /// Restores a deleted account, by the stamp of its deletion.
+    pub(crate) async fn restore_deletion(
+        &self,
+        user: UserId,
+        since: u64,
+        is_complete: bool,
+    ) -> Result<(), Error> {
+        let call = Call::new("relation_restore_deletion")
+            .key(keys::forgotten(user.partition()))
+            .key(keys::forgetting(user.partition()))
+            .arg(user.get())
+            .arg(since)
+            .arg(u8::from(is_complete));
+        self.keyspace.call(call).await
+    }
+
+    /// Writes source edges of a partition where Redis has older ones or none, and adds them to the
+    /// outbox. Each edge once, ordered by account. Returns those that were written.
+    pub(crate) async fn restore(
+        &self,
+        list: List,
+        changes: &[Change],
+    ) -> Result<Vec<Change>, Error> {
+        let same_user = |a: &Change, b: &Change| a.edge.from == b.edge.from;
+        let chunks: Vec<&[Change]> =
+            changes.chunk_by(same_user).flat_map(|all| all.chunks(CHUNK)).collect();
+        let call = |chunk: &&[Change]| (chunk[0].edge.from.partition(), restore_call(list, chunk));
+        let answers = self.call_in_batches(&chunks, |chunk| chunk.len(), call).await?;
+        let mut written = Vec::new();
+        for (chunk, answer) in chunks.into_iter().zip(answers) {
+            let numbers: Vec<u8> = decode(answer)?;
+            let changes = chunk.iter().zip(numbers).filter(|(_, is_written)| *is_written == 1);
+            written.extend(changes.map(|(change, _)| *change));
+        }
+        Ok(written)
+    }
+}
+
+// Returns the call for edges of one account.
+fn restore_call(list: List, changes: &[Change]) -> Call {
+    let user = changes[0].edge.from;
+    let partition = user.partition();
+    let call = Call::new("relation_restore")
+        .key(keys::pending(partition))
+        .key(keys::users(partition))
+        .key(keys::list(list, user));
+    let (call, kind) = match list {
+        List::Following => {
+            let call = call
+                .key(keys::following_ids(user))
+                .key(keys::followers(user))
+                .key(keys::follower_ids(user))
+                .key(keys::mutual(user));
+            (call, "follow")
+        }
+        List::Blocks => (call, "block"),
+        _ => (call, ""),
+    };
+    changes.iter().fold(call.arg(kind).arg(user.get()), |call, change| {
+        call.arg(change.edge.to.get()).arg(change.version).arg(u8::from(change.exists))
+    })
+}

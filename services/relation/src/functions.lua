@@ -132,12 +132,11 @@ local function restore(keys, args)
   return written
 end
 
--- Restores a deleted account.
+-- Restores a deleted account. Its data, which Redis may still have, are then deleted again.
 --
--- KEYS: forgotten, forgetting. ARGV: account, stamp of the deletion, 1 if it is complete.
+-- KEYS: forgotten, forgetting. ARGV: account, stamp of the deletion.
 local function restore_deletion(keys, args)
-  redis.call('SADD', keys[1], args[1])
-  if args[3] == '0' then
+  if redis.call('SADD', keys[1], args[1]) == 1 then
     redis.call('ZADD', keys[2], args[2], args[1])
   end
   return 0

@@ -3,10 +3,10 @@
 //!
 //! An edge that has ended keeps its row: the end is newer than what a copy of Redis may have.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::SystemTime};
 
 use futures::future::BoxFuture;
-use microblog_domain::{Partition, UserId};
+use microblog_domain::{Partition, Stamp, UserId};
 use microblog_keyspace::{Change as JournalChange, Journals};
 use microblog_record::{
     Database, Error as DatabaseError, Migration, POSITIONS, RecordError, Recorder, Tables,
@@ -18,7 +18,7 @@ use sqlx::any::AnyRow;
 use crate::{
     edge_saga::EdgeSaga,
     error::Error,
-    graph::{Change, Edge, List},
+    graph::{Change, Conflict, Edge, List},
     journal::JournalEntry,
     keys,
     store::{Store, ids},
@@ -132,8 +132,8 @@ async fn apply(
                 });
                 deletions.entry(user).or_insert((stamp, true)).1 = true;
             }
-            // The entry that opens the journal.
-            None => {}
+            None if is_about_the_journal(&change.text) => {}
+            None => return Err(sqlx::Error::Decode("unknown kind of change".into())),
         }
     }
     let deletions: Vec<_> = deletions.into_iter().collect();
@@ -143,6 +143,11 @@ async fn apply(
     }
     let edges: Vec<_> = edges.into_iter().map(|((kind, _), edge)| (kind, edge)).collect();
     upsert_edges(transaction, &edges, replace).await
+}
+
+/// Returns whether an entry begins the journal, or an epoch of it.
+fn is_about_the_journal(entry: &str) -> bool {
+    ["opened", "recovering", "recovered"].iter().any(|kind| entry.starts_with(kind))
 }
 
 impl GraphTables {
@@ -296,9 +301,13 @@ impl Restore<'_> {
     }
 
     async fn raise_clock(&self) -> Result<(), RecordError> {
-        let newest = "SELECT COALESCE(MAX(version), 0) FROM edges WHERE partition = $1";
+        // Versions of reconciled edges may be far ahead of the clock.
+        let newest = "SELECT COALESCE(MAX(version), 0) FROM edges \
+                      WHERE partition = $1 AND version <= $2";
+        let now = Stamp::first_at(SystemTime::now(), self.partition);
         let work = async {
             let query = sqlx::query(newest).bind(i64::from(self.partition.number()));
+            let query = query.bind(number(now.get()));
             read(&query.fetch_one(self.database.writers()).await?, 0)
         };
         let newest = self.database.write("SELECT edges", work).await?;
@@ -306,16 +315,15 @@ impl Restore<'_> {
     }
 
     async fn restore_deletions(&self) -> Result<(), RecordError> {
-        let all = "SELECT account, since, complete FROM deleted_accounts WHERE partition = $1";
+        let all = "SELECT account, since FROM deleted_accounts WHERE partition = $1";
         let work = async {
             let query = sqlx::query(all).bind(i64::from(self.partition.number()));
             let rows = query.fetch_all(self.database.writers()).await?;
-            let deletion =
-                |row: &AnyRow| Ok((read_id(row, 0, UserId::new)?, read(row, 1)?, read(row, 2)?));
+            let deletion = |row: &AnyRow| Ok((read_id(row, 0, UserId::new)?, read(row, 1)?));
             rows.iter().map(deletion).collect::<Result<Vec<_>, sqlx::Error>>()
         };
-        for (user, since, complete) in self.database.write("SELECT deleted_accounts", work).await? {
-            self.store.restore_deletion(user, since, complete > 0).await?;
+        for (user, since) in self.database.write("SELECT deleted_accounts", work).await? {
+            self.store.restore_deletion(user, since).await?;
         }
         Ok(())
     }
@@ -380,16 +388,31 @@ impl Restore<'_> {
             true => *known < change.version,
             false => *known > 0 && *known < change.version,
         };
-        let differing = changes.iter().zip(known).filter(differs).map(|(change, _)| *change);
-        let differing: Vec<Change> = differing.collect();
+        let differing: Vec<_> = changes.iter().zip(known).filter(differs).collect();
+        // The database may lack the newest change of the source edge.
+        let entry = |(change, _): &(&Change, u64)| (list, change.edge.from, change.edge.to);
+        let sources = self.store.entries(&differing.iter().map(entry).collect::<Vec<_>>()).await?;
+        let is_newest = |((change, _), source): &(&(&Change, u64), u64)| {
+            *source == if change.exists { change.version } else { 0 }
+        };
+        let newest =
+            differing.iter().zip(sources).filter(is_newest).map(|(differing, _)| differing);
+        let newest: Vec<(Change, u64)> = newest.map(|(change, known)| (**change, *known)).collect();
         if list == List::Following {
-            return Ok(self.store.project(&differing).await.map(|_| ())?);
+            let changes: Vec<Change> = newest.into_iter().map(|(change, _)| change).collect();
+            return Ok(self.store.project(&changes).await.map(|_| ())?);
         }
-        for Change { edge, exists, .. } in differing {
-            later(match exists {
-                true => self.edges.reconcile_block(edge).await,
-                false => self.edges.unblock(edge, false).await,
-            })?;
+        for (change, known) in newest {
+            if change.exists {
+                later(self.edges.reconcile_block(change.edge).await)?;
+                continue;
+            }
+            let conflict = Conflict { change: Change { version: 0, ..change }, known };
+            match self.store.bump_block_version(&conflict).await {
+                Ok(Some(end)) => later(self.edges.complete_block(&end, 0).await)?,
+                Ok(None) => {}
+                Err(error) => later::<()>(Err(error.into()))?,
+            }
         }
         Ok(())
     }

@@ -5,7 +5,7 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use futures::{StreamExt as _, future, stream};
 use microblog_domain::Partition;
@@ -373,8 +373,13 @@ async fn an_interrupted_recovery_rejects_changes_and_is_repeated() {
     let () = begin.query_async(&mut admin).await.unwrap();
     let rejected = system.follow(id(1), id(3)).await;
     support::assert_rejected(rejected, Code::Unavailable, ErrorReason::Recovering);
+    // The recorder must not take the interrupted recovery for recorded.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let still = system.follow(id(1), id(3)).await;
+    support::assert_rejected(still, Code::Unavailable, ErrorReason::Recovering);
     assert_eq!(recover(&system, &database).await, 1);
     settle(&system, &database, 3).await;
+    assert_eq!(recover(&system, &database).await, 0);
 }
 
 #[tokio::test]

@@ -80,7 +80,7 @@ async fn invalid_redis_urls_are_not_printed() {
 
 #[tokio::test]
 async fn invalid_archive_urls_are_not_printed() {
-    const UNAVAILABLE: &str = "archive unavailable";
+    const UNAVAILABLE: &str = "database unavailable";
     let canaries = Canaries::new();
     let redis = RedisServer::start().await;
     let archive = Archive::start("right").await;

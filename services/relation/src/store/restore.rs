@@ -17,18 +17,12 @@ impl Store {
     }
 
     /// Restores a deleted account, by the stamp of its deletion.
-    pub(crate) async fn restore_deletion(
-        &self,
-        user: UserId,
-        since: u64,
-        is_complete: bool,
-    ) -> Result<(), Error> {
+    pub(crate) async fn restore_deletion(&self, user: UserId, since: u64) -> Result<(), Error> {
         let call = Call::new("relation_restore_deletion")
             .key(keys::forgotten(user.partition()))
             .key(keys::forgetting(user.partition()))
             .arg(user.get())
-            .arg(since)
-            .arg(u8::from(is_complete));
+            .arg(since);
         self.keyspace.call(call).await
     }
 

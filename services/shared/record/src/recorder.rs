@@ -160,7 +160,7 @@ impl<T: Tables> Recorder<T> {
         let begun = Instant::now();
         let all: Vec<_> = Partition::all().collect();
         let newest = self.journals.newest(&self.keyspace, &all).await?;
-        let newest: Positions =
+        let mut newest: Positions =
             all.iter().zip(newest).filter_map(|(&at, newest)| Some((at, newest?))).collect();
         self.note_backlog(&newest);
         if !self.is_migrated.load(Ordering::Relaxed) {
@@ -188,6 +188,7 @@ impl<T: Tables> Recorder<T> {
             behind = more;
         }
         self.diverged.record(diverged.len() as u64);
+        newest.retain(|at, _| !diverged.contains(at));
         *self.complete.lock().unwrap_or_else(PoisonError::into_inner) = (begun, newest);
         if diverged.is_empty() { Ok(()) } else { Err(RecordError::Diverged(diverged)) }
     }
@@ -215,7 +216,7 @@ impl<T: Tables> Recorder<T> {
         let pages = self.journals.pages(&self.keyspace, &from, PAGE + 1).await?;
         let (mut changes, mut ends, mut recorded) = (Vec::new(), Vec::new(), Recorded::default());
         for ((&partition, position), mut page) in positions.iter().zip(pages) {
-            if page.first() != Some(position) {
+            if page.first() != Some(position) || page.last().is_some_and(is_recovering) {
                 recorded.diverged.push(partition);
                 continue;
             }
@@ -252,7 +253,7 @@ impl<T: Tables> Recorder<T> {
         let newest = self.journals.newest(&self.keyspace, partitions).await?;
         let positions = partitions.iter().copied().zip(newest);
         let positions: Vec<_> = positions.filter_map(|(at, newest)| Some((at, newest?))).collect();
-        let mut transaction = self.database.begin().await?;
+        let mut transaction = self.database.write("BEGIN", self.database.begin()).await?;
         // The first of several recorders fills a partition; the others wait for it here.
         let new = insert_positions(&mut transaction, &positions).await?;
         self.tables.fill(&mut transaction, &new).await?;
@@ -267,31 +268,35 @@ impl<T: Tables> Recorder<T> {
     /// partition is written to it anew.
     pub async fn recover(&self, partition: Partition) -> Result<bool, RecordError> {
         let alone = [partition];
-        let locked = self.database.write("SELECT journal_positions", self.lock(&alone)).await?;
-        // Ends the transaction. A partition without a position is yet to be filled.
-        let Some(position) = { locked }.1.remove(&partition) else { return Ok(false) };
-        let newest = self.journals.newest(&self.keyspace, &[partition]).await?;
-        let newest = newest.into_iter().flatten().next().unwrap_or_default();
-        if newest == position {
-            return Ok(false);
+        // A partition that is behind, or yet to be filled, has lost nothing.
+        loop {
+            let recorded = self.record(&alone).await?;
+            match (recorded.diverged.is_empty(), recorded.more.is_empty()) {
+                (false, _) => break,
+                (true, true) => return Ok(false),
+                (true, false) => {}
+            }
         }
-        let last = newest.version.max(position.version);
+        let newest = self.journals.newest(&self.keyspace, &alone).await?;
+        let newest = newest.into_iter().flatten().next().unwrap_or_default().version;
+        // Held until the database has what only Redis has.
+        let (transaction, mut positions) =
+            self.database.write("SELECT journal_positions", self.lock(&alone)).await?;
+        let position = positions.remove(&partition).unwrap_or_default().version;
+        let last = newest.max(position);
         let id = Uuid::new_v4();
         let begin = Change { version: last.in_next_epoch(0), text: format!("recovering {id}") };
         let end = Change { version: last.in_next_epoch(1), text: format!("recovered {id}") };
-        let is_database_old = self.is_newer(partition, position.version).await?;
+        let is_database_old = self.is_newer(partition, position).await?;
         if !self.journals.append(&self.keyspace, partition, &begin).await? {
             return Err(RecordError::Contended(partition));
         }
-        self.merge(partition, is_database_old).await?;
+        self.merge(transaction, partition, is_database_old, begin).await?;
         self.tables.restore(&self.database, partition).await?;
-        if !self.journals.append(&self.keyspace, partition, &end).await? {
-            return Err(RecordError::Contended(partition));
+        match self.journals.append(&self.keyspace, partition, &end).await? {
+            true => Ok(true),
+            false => Err(RecordError::Contended(partition)),
         }
-        let mut transaction = self.database.begin().await?;
-        set_positions(&mut transaction, &[(partition, end)]).await?;
-        transaction.commit().await?;
-        Ok(true)
     }
 
     // Returns whether Redis has trimmed the entry at the position, since it had been recorded: then
@@ -304,14 +309,19 @@ impl<T: Tables> Recorder<T> {
         let oldest = [(partition, Version::default())];
         let pages = self.journals.pages(&self.keyspace, &oldest, PAGE).await?;
         let page = pages.into_iter().next().unwrap_or_default();
-        let is_change = |change: &Change| !change.text.starts_with("recovering ");
         Ok(page.first().is_some_and(|oldest| oldest.version > position)
-            && page.iter().any(is_change))
+            && !page.iter().all(is_recovering))
     }
 
     // Writes what only Redis has. Its journal may have changes that took the versions of lost ones.
-    async fn merge(&self, partition: Partition, is_database_old: bool) -> Result<(), RecordError> {
-        let mut transaction = self.database.begin().await?;
+    // The position becomes the entry that begins the recovery.
+    async fn merge(
+        &self,
+        mut transaction: WriteTransaction,
+        partition: Partition,
+        is_database_old: bool,
+        begin: Change,
+    ) -> Result<(), RecordError> {
         if is_database_old {
             self.tables.clear(&mut transaction, partition).await?;
         }
@@ -325,7 +335,11 @@ impl<T: Tables> Recorder<T> {
             let Some(next) = next.first() else { break };
             from = next.version;
         }
-        Ok(transaction.commit().await?)
+        let write = async {
+            set_positions(&mut transaction, &[(partition, begin)]).await?;
+            transaction.commit().await
+        };
+        Ok(self.database.write("INSERT journal_positions", write).await?)
     }
 
     async fn positions(&self) -> Result<Positions, Error> {
@@ -369,6 +383,11 @@ impl<T: Tables> Recorder<T> {
 }
 
 type Positions = BTreeMap<Partition, Change>;
+
+/// Returns whether a change begins a recovery. As the newest one, it makes functions reject changes.
+fn is_recovering(change: &Change) -> bool {
+    change.text.starts_with("recovering ")
+}
 
 /// Inserts positions of partitions that have none, and returns these partitions.
 async fn insert_positions(

@@ -7,6 +7,9 @@ from programs import OF_THE_SDK
 # password hash in progress, three for the last telemetry.
 EXIT_S = 7
 
+# Programs that run without a store, and the store.
+OPTIONAL_STORES = {("microblog-relation", "postgresql")}
+
 
 def check(report, container, programs):
     """Checks the container of a server."""
@@ -40,8 +43,8 @@ def _check_variables(report, container, program):
                 f"{variable} is {value}, which is in none of its volumes",
             )
     for variable, callee in program.callees.items():
-        # Telemetry is optional. The defaults of the others are addresses of the container itself.
-        if callee != "collector":
+        # The defaults of those that are not optional are addresses of the container itself.
+        if callee != "collector" and (program.name, callee) not in OPTIONAL_STORES:
             report.unless(
                 container.environment.get(variable), f"{variable} is missing: where is {callee}?"
             )

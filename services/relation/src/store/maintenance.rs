@@ -140,12 +140,14 @@ impl Store {
     pub async fn forgotten(&self, partition: Partition) -> Result<Vec<(UserId, bool)>, Error> {
         let (mut deleted, mut cursor) = (Vec::new(), 0);
         loop {
-            let scan = cmd("SSCAN").arg(keys::forgotten(partition)).arg(cursor).take();
-            let (next, ids): (u64, Vec<u64>) = self.keyspace.query(scan).await?;
-            for id in ids {
-                let score = cmd("ZSCORE").arg(keys::forgetting(partition)).arg(id).take();
-                let since: Option<f64> = self.keyspace.query(score).await?;
-                deleted.push((user(id)?, since.is_none()));
+            let (next, users) = self.scan(keys::forgotten(partition), cursor).await?;
+            let mut batch = Batch::with_capacity(users.len());
+            for user in &users {
+                let score = cmd("ZSCORE").arg(keys::forgetting(partition)).arg(user.get()).take();
+                batch.query(partition, score);
+            }
+            for (user, answer) in users.into_iter().zip(self.keyspace.send(batch).await?) {
+                deleted.push((user, decode::<Option<f64>>(answer)?.is_none()));
             }
             if next == 0 {
                 return Ok(deleted);
@@ -172,10 +174,7 @@ impl Store {
         partition: Partition,
         cursor: u64,
     ) -> Result<(u64, Vec<UserId>), Error> {
-        let mut command = cmd("SSCAN");
-        command.arg(keys::users(partition)).arg(cursor).arg("COUNT").arg(CHUNK);
-        let (cursor, ids): (u64, Vec<u64>) = self.keyspace.query(command).await?;
-        Ok((cursor, ids.into_iter().map(user).collect::<Result<_, _>>()?))
+        self.scan(keys::users(partition), cursor).await
     }
 
     /// Returns some of the id set of a list, and the next cursor, like [`Self::users`].
@@ -186,7 +185,11 @@ impl Store {
         cursor: u64,
     ) -> Result<(u64, Vec<UserId>), Error> {
         let Some(key) = keys::id_set(list, of) else { return Ok((0, Vec::new())) };
-        let scan = cmd("SSCAN").arg(key).arg(cursor).arg("COUNT").arg(CHUNK).take();
+        self.scan(key, cursor).await
+    }
+
+    async fn scan(&self, set: String, cursor: u64) -> Result<(u64, Vec<UserId>), Error> {
+        let scan = cmd("SSCAN").arg(set).arg(cursor).arg("COUNT").arg(CHUNK).take();
         let (cursor, ids): (u64, Vec<u64>) = self.keyspace.query(scan).await?;
         Ok((cursor, ids.into_iter().map(user).collect::<Result<_, _>>()?))
     }

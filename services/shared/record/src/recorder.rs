@@ -113,8 +113,6 @@ impl From<sqlx::Error> for RecordError {
 /// What a step has done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recorded {
-    /// The number of recorded changes.
-    pub changes: u64,
     /// The partitions whose journals have more.
     pub more: Vec<Partition>,
     /// The partitions of which Redis lacks recorded changes. Nothing of them was recorded.
@@ -231,7 +229,6 @@ impl<T: Tables> Recorder<T> {
         if changes.is_empty() {
             return Ok(recorded);
         }
-        recorded.changes = changes.len() as u64;
         let write = async {
             self.tables.apply(&mut transaction, &changes).await?;
             set_positions(&mut transaction, &ends).await?;

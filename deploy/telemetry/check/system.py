@@ -108,7 +108,7 @@ class System:
     @contextmanager
     def broken_archive(self):
         """Renames the archive's table of posts for the duration of a block."""
-        with closing(sqlite3.connect(self.directory / "data/archive.sqlite")) as archive:
+        with closing(sqlite3.connect(self.directory / "data/post.sqlite")) as archive:
             archive.execute("ALTER TABLE posts RENAME TO hidden")
             try:
                 yield

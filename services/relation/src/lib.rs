@@ -41,7 +41,7 @@ pub use error::Error;
 pub use forget::forget_marked;
 pub use graph::{Change, Conflict, Counts, Edge, Include, List, ListSet, Outcome, Relation, State};
 pub use journal::JournalEntry;
-pub use record::recorder;
+pub use record::{GraphTables, recorder};
 pub use store::{
     BlockProjectionResult, BlockSourceResult, OutboxEntry, ProjectionResult, SourceResult, Store,
     Targets,

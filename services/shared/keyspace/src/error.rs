@@ -26,7 +26,17 @@ pub enum Error {
     /// The partition has lost changes that this process has seen, and is not recovered yet. The
     /// function changed nothing, and may be retried.
     #[error("a partition has lost changes and is recovering")]
-    Recovering(#[source] RedisError),
+    Recovering(#[source] Box<dyn std::error::Error + Send + Sync>),
+
+    /// The required number of replicas may not have the changes that the result relies on. The
+    /// function has run, and may be retried.
+    #[error("the changes may not be replicated")]
+    NotReplicated(#[source] Box<dyn std::error::Error + Send + Sync>),
+
+    /// The database may not have the changes that the result relies on. The function has run, and
+    /// may be retried.
+    #[error("the changes may not be recorded")]
+    NotRecorded(#[source] Box<dyn std::error::Error + Send + Sync>),
 
     /// Redis or a function rejected the command with an error reply.
     #[error("redis refused the command: {code}")]
@@ -109,6 +119,8 @@ impl Error {
             | Self::Full(_)
             | Self::ClockAhead(_)
             | Self::Recovering(_)
+            | Self::NotReplicated(_)
+            | Self::NotRecorded(_)
             | Self::Malformed(_)
             | Self::Config(_) => None,
         }
@@ -122,15 +134,19 @@ impl Error {
             Self::ClockAhead(_) => Some(CLOCK_AHEAD),
             Self::Recovering(_) => Some(RECOVERING),
             Self::Unavailable(cause) => cause.downcast_ref().and_then(RedisError::code),
+            Self::NotReplicated(_) | Self::NotRecorded(_) => None,
             Self::Malformed(_) | Self::Config(_) => None,
         }
     }
 
-    /// Returns the error code of Redis, or `timeout`, `unavailable` or `malformed`.
+    /// Returns the error code of Redis, or `timeout`, `unavailable`, `not_replicated`,
+    /// `not_recorded` or `malformed`.
     pub(crate) fn error_type(&self) -> &str {
         let other = match self {
             Self::Unavailable(cause) if cause.is::<TimedOut>() => "timeout",
             Self::Unavailable(_) => "unavailable",
+            Self::NotReplicated(_) => "not_replicated",
+            Self::NotRecorded(_) => "not_recorded",
             Self::Full(_)
             | Self::ClockAhead(_)
             | Self::Recovering(_)
@@ -163,7 +179,7 @@ impl From<RedisError> for Error {
         match error.code() {
             Some(FULL) => Self::Full(error),
             Some(CLOCK_AHEAD) => Self::ClockAhead(error),
-            Some(RECOVERING) => Self::Recovering(error),
+            Some(RECOVERING) => Self::Recovering(error.into()),
             Some(code) if !TRANSIENT_CODES.contains(&code) => {
                 Self::Refused { code: code.to_owned(), source: error }
             }

@@ -5,7 +5,7 @@
 use std::{
     fmt,
     str::FromStr,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use microblog_domain::Partition;
@@ -84,29 +84,48 @@ impl fmt::Display for Version {
 }
 
 /// The newest versions that a process has seen, one for each partition.
-pub(crate) struct SeenVersions(Box<[AtomicU64]>);
+pub(crate) struct SeenVersions {
+    newest: Box<[AtomicU64]>,
+    /// Whether calls wait until changes are durable.
+    waits: AtomicBool,
+}
 
 impl SeenVersions {
     pub(crate) fn new() -> Self {
-        Self(Partition::all().map(|_| AtomicU64::new(0)).collect())
+        let newest = Partition::all().map(|_| AtomicU64::new(0)).collect();
+        Self { newest, waits: AtomicBool::new(false) }
+    }
+
+    /// Makes calls ask for the change that their results rely on.
+    pub(crate) fn set_waits(&self) {
+        self.waits.store(true, Ordering::Relaxed);
     }
 
     /// Returns the last arguments of a call that changes a partition: the epoch and the number of the
-    /// newest version.
-    pub(crate) fn newest_version(&self, partition: Partition) -> [u64; 2] {
+    /// newest version, and whether the call waits.
+    pub(crate) fn arguments(&self, partition: Partition) -> [u64; 3] {
         let newest = Version(self.of(partition).load(Ordering::Relaxed));
-        [newest.epoch(), newest.number()]
+        [newest.epoch(), newest.number(), self.waits().into()]
     }
 
-    /// Returns the result in the reply of such a call, and notes the version.
-    pub(crate) fn take_result(&self, partition: Partition, reply: Value) -> Result<Value, Error> {
-        let (result, version): (Value, Option<String>) = redis::from_redis_value(check(reply)?)?;
-        if let Some(version) = version {
-            let version: Version =
-                version.parse().map_err(|error| Error::Malformed(Box::new(error)))?;
-            self.add(partition, version);
-        }
-        Ok(result)
+    /// Returns whether calls wait until changes are durable.
+    pub(crate) fn waits(&self) -> bool {
+        self.waits.load(Ordering::Relaxed)
+    }
+
+    /// Returns the result in the reply of such a call, and the change that it relies on, if the call
+    /// waits. Notes the version.
+    pub(crate) fn take_result(
+        &self,
+        partition: Partition,
+        reply: Value,
+    ) -> Result<(Value, Option<Change>), Error> {
+        let (result, version, text): (Value, Option<String>, Option<String>) =
+            redis::from_redis_value(check(reply)?)?;
+        let Some(version) = version else { return Ok((result, None)) };
+        let version = version.parse().map_err(|error| Error::Malformed(Box::new(error)))?;
+        self.add(partition, version);
+        Ok((result, text.map(|text| Change { version, text })))
     }
 
     /// Notes a version of a partition.
@@ -115,7 +134,7 @@ impl SeenVersions {
     }
 
     fn of(&self, partition: Partition) -> &AtomicU64 {
-        &self.0[usize::from(partition.number())]
+        &self.newest[usize::from(partition.number())]
     }
 }
 
@@ -201,7 +220,8 @@ impl Journals {
     }
 }
 
-fn changes(reply: Value) -> Result<Vec<Change>, Error> {
+/// Returns the entries in the reply to a read of a journal.
+pub(crate) fn changes(reply: Value) -> Result<Vec<Change>, Error> {
     let entries: Vec<(String, Vec<String>)> = decode(reply)?;
     let change = |(id, mut fields): (String, Vec<String>)| {
         let version =

@@ -1,7 +1,7 @@
 //! The keyspace: sends commands, calls and batches, and loads the function library.
 
 use std::sync::{
-    Arc,
+    Arc, OnceLock,
     atomic::{AtomicU64, Ordering},
 };
 
@@ -11,7 +11,8 @@ use redis::{Cmd, FromRedisValue, RedisError, ServerErrorKind, Value};
 use tokio::{sync::Mutex, time::Instant};
 
 use crate::{
-    Batch, Call, Config, DedicatedConnection, Error, Library, Page, Range, Version,
+    Batch, Call, Config, DedicatedConnection, Durability, Error, Library, Page, Range,
+    RelevantChange, Version,
     connection_metrics::ConnectionMetrics,
     dedicated_pool::DedicatedPools,
     endpoint::Endpoint,
@@ -19,6 +20,7 @@ use crate::{
     journal::SeenVersions,
     library::VersionedLibrary,
     page,
+    replication::Replication,
     reply::{check, decode, is_generic_error},
     round_trip_metrics::RoundTripMetrics,
     route::{partition_of, partition_of_command},
@@ -44,9 +46,11 @@ pub struct Keyspace {
 
 struct Inner {
     shared: SharedPool,
-    dedicated: DedicatedPools,
+    dedicated: Arc<DedicatedPools>,
     library: VersionedLibrary,
     seen_versions: SeenVersions,
+    // What calls wait for; nothing unless it is set.
+    durability: OnceLock<Arc<dyn Durability>>,
     // Of each client-side cache.
     cache_bytes_max: usize,
     // The number of completed loads, so that concurrent calls load the library once.
@@ -64,13 +68,14 @@ impl Keyspace {
         Ok(Self {
             inner: Arc::new(Inner {
                 shared: SharedPool::new(endpoint, round_trips, config.redis_connections, timeout),
-                dedicated: DedicatedPools::new(
+                dedicated: Arc::new(DedicatedPools::new(
                     config.redis_dedicated_connections,
                     timeout,
                     metrics,
-                ),
+                )),
                 library: VersionedLibrary::new(library),
                 seen_versions: SeenVersions::new(),
+                durability: OnceLock::new(),
                 cache_bytes_max: config.redis_cache_bytes,
                 load_count: AtomicU64::new(0),
                 load_lock: Mutex::new(()),
@@ -105,6 +110,23 @@ impl Keyspace {
     /// version.
     pub fn require_version(&self, partition: Partition, version: Version) {
         self.inner.seen_versions.add(partition, version);
+    }
+
+    /// Makes calls of functions that change the state wait until the changes that their results rely
+    /// on are durable. Set once, before the first call.
+    pub fn set_durability(&self, durability: Arc<dyn Durability>) {
+        if self.inner.durability.set(durability).is_ok() {
+            self.inner.seen_versions.set_waits();
+        }
+    }
+
+    /// Makes calls of functions that change the state wait until a number of replicas have the
+    /// changes that their results rely on. The Redis user needs WAIT, and what
+    /// [`Self::dedicated_connection`] needs.
+    pub fn require_replicas(&self, replicas: usize) {
+        let Inner { shared, dedicated, library, .. } = &*self.inner;
+        let replication = Replication::new(shared.clone(), dedicated.clone(), library, replicas);
+        self.set_durability(Arc::new(replication));
     }
 
     /// Sends a batch as pipelines and returns the replies in the order added. If a node does not
@@ -173,7 +195,17 @@ impl Inner {
             Box::pin(self.load_once(load_count)).await?;
             reply = self.shared.command(command(), partition).await?;
         }
-        call.result(reply, &self.seen_versions)
+        let (result, relevant) = call.result(reply, &self.seen_versions)?;
+        self.wait(relevant.into_iter().collect()).await?;
+        Ok(result)
+    }
+
+    // Waits until changes are durable.
+    async fn wait(&self, changes: Vec<RelevantChange>) -> Result<(), Error> {
+        match self.durability.get() {
+            Some(durability) if !changes.is_empty() => durability.wait(changes).await,
+            _ => Ok(()),
+        }
     }
 
     async fn send(&self, batch: Batch) -> Result<Vec<Value>, Error> {
@@ -190,7 +222,9 @@ impl Inner {
                 replies[index] = reply;
             }
         }
-        batch.results(replies, seen)
+        let (results, relevant) = batch.results(replies, seen)?;
+        self.wait(relevant).await?;
+        Ok(results)
     }
 
     // Loads the library unless another call has loaded it since `load_count` was read. Ends within

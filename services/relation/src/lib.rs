@@ -67,8 +67,11 @@ pub async fn service(config: &Config, worker: Worker) -> Result<Service, StartEr
     let rpc = Arc::new(RelationServiceGuard::new(rpc::Rpc::new(store.clone()), CallAuthorizer));
     let handler: RelationServiceHandler = rpc.clone();
     let server = RelationServiceServer::from_arc(rpc).max_decoding_message_size(max_message_bytes);
+    let database = Database::open(&config.database)?;
+    let recorder = database.map(|database| Arc::new(recorder(store.clone(), database)));
+    config.durability.set_up(recorder.as_ref())?;
     let background = match worker.is_first() {
-        true => background::jobs(&store, Database::open(&config.database)?),
+        true => background::jobs(&store, recorder),
         false => Vec::new(),
     };
     let ready = Arc::new(move || {

@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "no test file uses all of it")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
+pub(crate) mod database;
+
 use std::{net::TcpListener, time::Duration};
 
 use clap::Parser as _;
@@ -58,7 +60,11 @@ impl System {
     }
 
     async fn start_as(worker: Worker, topology: testkit::Topology, flags: &[&str]) -> Self {
-        let redis = testkit::Store::start(topology).await;
+        Self::start_on(testkit::Store::start(topology).await, worker, flags).await
+    }
+
+    /// Starts the service on a Redis.
+    pub(crate) async fn start_on(redis: testkit::Store, worker: Worker, flags: &[&str]) -> Self {
         let (client, store) = Self::serve(&redis, worker, flags).await;
         Self { redis, client, store }
     }

@@ -5,6 +5,7 @@ mod circuit_breaker;
 mod config;
 mod connections;
 mod database;
+mod durability;
 mod error;
 mod operation;
 mod recorder;
@@ -12,5 +13,6 @@ pub mod sql;
 
 pub use config::Config;
 pub use database::{Database, Migration};
+pub use durability::{DurabilityConfig, Level};
 pub use error::{Error, OpenError};
 pub use recorder::{POSITIONS, RecordError, Recorded, Recorder, Tables, WriteTransaction};

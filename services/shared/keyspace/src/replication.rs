@@ -111,7 +111,9 @@ impl Primary {
             for (index, waiter) in group.drain(..).enumerate() {
                 waiter.end(match &are_there {
                     Ok(are_there) if are_there[index] => Ok(()),
-                    Ok(_) => Err(Error::NotReplicated("the primary lacks the change".into())),
+                    Ok(_) => Err(Error::NotReplicated(
+                        "the journal lacks the change, or is not open yet".into(),
+                    )),
                     Err(error) => Err(Error::NotReplicated(error.clone().into())),
                 });
             }

@@ -4,9 +4,9 @@
 //! The calls of a worker that wait at a moment share a run of the recorder, hence a transaction. The
 //! next ones gather meanwhile.
 
-use std::{sync::Arc, time::Duration};
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
-use futures::future::BoxFuture;
+use futures::{FutureExt as _, future::BoxFuture};
 use microblog_keyspace::{
     Durability, Error as KeyspaceError, RelevantChange, Waiter, Waiters, Waits,
 };
@@ -77,7 +77,7 @@ struct GroupCommit {
 }
 
 impl GroupCommit {
-    /// Starts the task that records, for as long as the keyspace exists.
+    /// Starts the task that records. Unlike a job, it goes on while the server drains.
     fn start<T: Tables + 'static>(recorder: Arc<Recorder<T>>) -> Self {
         let limit = recorder.database.timeout();
         let (waiters, consumer) = Waiters::new();
@@ -93,7 +93,7 @@ impl Durability for GroupCommit {
     }
 }
 
-/// Records for calls that wait, until the keyspace is dropped.
+/// Records for calls that wait.
 async fn run<T: Tables>(
     recorder: Arc<Recorder<T>>,
     mut waiters: UnboundedReceiver<Waiter>,
@@ -103,7 +103,9 @@ async fn run<T: Tables>(
     while waiters.recv_many(&mut waiting, GROUP_MAX).await > 0 {
         // More than once only if a journal has more than a page.
         while !waiting.is_empty() {
-            waiting = commit(&recorder, waiting, limit).await;
+            let commit = AssertUnwindSafe(commit(&recorder, waiting, limit));
+            // A panic drops the waiters, whose calls then fail. The next ones are served.
+            waiting = commit.catch_unwind().await.unwrap_or_default();
         }
     }
 }

@@ -54,9 +54,6 @@ async fn of_database(url: &str, follows: u64) {
     let store = Store::open(&config).unwrap();
     assert!(store.is_ready().await);
     let edges = EdgeSaga::new(store.clone());
-    let database = Database::open(&config.database).unwrap().unwrap();
-    let recorder = Arc::new(recorder(store, database));
-
     // Accounts of the first partition follow others, each of another partition.
     let partition = (0..PARTITION_ACCOUNTS).flat_map(|from| {
         (0..FOLLOWS_EACH).map(move |to| Edge {
@@ -70,6 +67,8 @@ async fn of_database(url: &str, follows: u64) {
         to: account(n % 997, (n * 31 + 5) % 1_024),
     });
     import(&edges, of_all.filter(|edge| edge.from != edge.to).collect()).await;
+    let database = Database::open(&config.database).unwrap().unwrap();
+    let recorder = Arc::new(recorder(store, database));
     let all = (follows + PARTITION_ACCOUNTS * FOLLOWS_EACH) as f64;
     let filled = timed(async { recorder.run().await.unwrap() }).await;
     println!(

@@ -66,13 +66,11 @@ pub async fn service(config: &Config, worker: Worker) -> Result<Service, StartEr
     let max_message_bytes = config.chassis.max_message_bytes;
     let database = Database::open(&config.database)?;
     let recorder = database.map(|database| Arc::new(record::recorder(store.clone(), database)));
-    if recorder.is_some() {
-        store.keyspace().states().await_check();
-    }
     let rpc = rpc::Rpc::new(store.clone(), recorder.clone());
     let rpc = Arc::new(RelationServiceGuard::new(rpc, CallAuthorizer));
     let handler: RelationServiceHandler = rpc.clone();
     let server = RelationServiceServer::from_arc(rpc).max_decoding_message_size(max_message_bytes);
+    config.durability.set_up(recorder.as_ref())?;
     let background = match worker.is_first() {
         true => background::jobs(&store, recorder),
         false => Vec::new(),

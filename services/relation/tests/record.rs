@@ -5,92 +5,20 @@
 
 mod support;
 
-use std::collections::BTreeMap;
-
 use microblog_chassis::{Worker, status::reason_of};
 use microblog_domain::Partition;
 use microblog_proto::{
     common::{ErrorReason, RestoreSource},
     relation::{self as pb, EdgeList},
 };
-use microblog_testkit::{PostgresServer, Topology, eventually, redis};
-use sqlx::{AnyConnection, Connection as _, Row as _};
-use support::{FOLLOWING, PATIENCE, System, id, user};
-use tempfile::TempDir;
+use microblog_testkit::{Topology, eventually, redis};
+use sqlx::{AnyConnection, Connection as _};
+use support::{
+    FOLLOWING, PATIENCE, System,
+    database::{BLOCKS, Database, FOLLOWS, MUTES, databases},
+    id, user,
+};
 use tonic::{Code, Status};
-
-const FOLLOWS: i64 = 0;
-const BLOCKS: i64 = 3;
-const MUTES: i64 = 5;
-
-/// A database, removed when dropped.
-enum Database {
-    Sqlite(TempDir),
-    Postgres(PostgresServer),
-}
-
-impl Database {
-    fn sqlite() -> Self {
-        Self::Sqlite(TempDir::with_prefix("microblog-record-").unwrap())
-    }
-
-    async fn postgres() -> Self {
-        Self::Postgres(PostgresServer::start().await)
-    }
-
-    fn url(&self) -> String {
-        match self {
-            Self::Sqlite(directory) => {
-                format!("sqlite://{}/relation.db?mode=rwc", directory.path().display())
-            }
-            Self::Postgres(server) => server.url(),
-        }
-    }
-
-    fn flag(&self) -> String {
-        format!("--database-url={}", self.url())
-    }
-
-    /// Returns the recorded edges, by kind, source and target; whether they exist. Empty before the
-    /// tables are created.
-    async fn edges(&self) -> BTreeMap<(i64, u64, u64), bool> {
-        sqlx::any::install_default_drivers();
-        let mut connection = AnyConnection::connect(&self.url()).await.unwrap();
-        let rows = sqlx::query("SELECT kind, source, target, ended FROM edges")
-            .fetch_all(&mut connection)
-            .await
-            .unwrap_or_default();
-        let edge = |row: &sqlx::any::AnyRow| {
-            let number = |column: usize| row.get::<i64, _>(column);
-            ((number(0), number(1) as u64, number(2) as u64), number(3) == 0)
-        };
-        rows.iter().map(edge).collect()
-    }
-
-    /// Returns a number that a statement selects; `None` if there is none.
-    async fn number(&self, select: &'static str) -> Option<i64> {
-        sqlx::any::install_default_drivers();
-        let mut connection = AnyConnection::connect(&self.url()).await.unwrap();
-        sqlx::query(select).fetch_optional(&mut connection).await.ok()??.try_get(0).ok()
-    }
-
-    /// Waits until the database has these edges. An edge that ended before the journal was opened
-    /// has no row.
-    async fn has(&self, expected: &[((i64, u64, u64), bool)]) {
-        let existing = |edges: BTreeMap<(i64, u64, u64), bool>| {
-            edges.into_iter().filter(|(_, exists)| *exists).map(|(edge, _)| edge).collect()
-        };
-        let expected: Vec<_> = existing(expected.iter().copied().collect());
-        eventually("the changes are recorded", PATIENCE, async || {
-            existing(self.edges().await) == expected
-        })
-        .await;
-    }
-}
-
-async fn databases() -> [Database; 2] {
-    [Database::sqlite(), Database::postgres().await]
-}
 
 async fn mute(system: &System, user_id: u64, target_id: u64) {
     system.client.clone().mute(pb::MuteRequest { user_id, target_id }).await.unwrap();
@@ -357,7 +285,7 @@ async fn an_empty_redis_is_restored_by_an_operator() {
         .await;
         assert!(!system.store.is_ready().await);
         // A process that starts now never serves an empty graph.
-        let mut other = system.another(&[&database.flag()]).await;
+        let (mut other, _) = System::serve(&system.redis, Worker::ONLY, &[&database.flag()]).await;
         let rejected = other.list_edges(followed.clone()).await;
         assert_eq!(rejected.unwrap_err().code(), Code::Unavailable);
 

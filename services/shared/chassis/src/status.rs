@@ -103,6 +103,18 @@ pub fn stores_mismatched() -> Status {
     with_reason(Code::Unavailable, ErrorReason::StoresMismatched, text)
 }
 
+/// Returns UNAVAILABLE for a write that replicas may not have.
+pub fn not_replicated() -> Status {
+    let text = "the write may not be replicated; repeat it";
+    with_reason(Code::Unavailable, ErrorReason::NotReplicated, text)
+}
+
+/// Returns UNAVAILABLE for a write that the database may not have.
+pub fn not_recorded() -> Status {
+    let text = "the write may not be recorded; repeat it";
+    with_reason(Code::Unavailable, ErrorReason::NotRecorded, text)
+}
+
 /// Returns INTERNAL for a fault of the service. Log the cause; the status omits it.
 pub fn internal() -> Status {
     with_reason(Code::Internal, ErrorReason::Internal, "internal error")

@@ -8,7 +8,8 @@ use redis::{Cmd, Value};
 use tokio::sync::Semaphore;
 
 use crate::{
-    Call, Error, PartitionStates,
+    Call, Error, PartitionStates, RelevantChange,
+    journal::SeenVersions,
     library::VersionedLibrary,
     reply::{check, is_generic_error},
     route::Routed,
@@ -41,10 +42,10 @@ enum Request {
 }
 
 impl Item {
-    fn command(&self, library: &VersionedLibrary, states: &PartitionStates) -> Routed<'_> {
+    fn command(&self, library: &VersionedLibrary, seen: &SeenVersions) -> Routed<'_> {
         let command = match &self.request {
             Request::Query(command) => Cow::Borrowed(command),
-            Request::Call(call) => Cow::Owned(call.command(library, states)),
+            Request::Call(call) => Cow::Owned(call.command(library, seen)),
         };
         (Some(self.partition), command)
     }
@@ -101,17 +102,23 @@ impl Batch {
         Self { items: indices.iter().map(|&index| self.items[index].clone()).collect() }
     }
 
-    /// Returns the results in the replies; the first error reply as an error.
+    /// Returns the results in the replies, and what they rely on; the first error reply as an error.
     pub(crate) fn results(
         &self,
         replies: Vec<Value>,
-        states: &PartitionStates,
-    ) -> Result<Vec<Value>, Error> {
+        seen: &SeenVersions,
+    ) -> Result<(Vec<Value>, Vec<RelevantChange>), Error> {
+        let mut relevant = Vec::new();
         let result = |(item, reply): (&Item, Value)| match &item.request {
             Request::Query(_) => check(reply),
-            Request::Call(call) => check(call.result(reply, states)?),
+            Request::Call(call) => {
+                let (result, change) = call.result(reply, seen)?;
+                relevant.extend(change);
+                check(result)
+            }
         };
-        self.items.iter().zip(replies).map(result).collect()
+        let results = self.items.iter().zip(replies).map(result).collect::<Result<_, _>>()?;
+        Ok((results, relevant))
     }
 
     /// Sends all commands and returns the replies in the order added, which may be error replies.
@@ -119,16 +126,16 @@ impl Batch {
         &self,
         pool: &SharedPool,
         library: &VersionedLibrary,
-        states: &PartitionStates,
+        seen: &SeenVersions,
     ) -> Result<Vec<Value>, Error> {
         let permits = Semaphore::new(IN_FLIGHT_COMMANDS_MAX);
         let mut pipelines = self.items.chunks(PIPELINE_COMMANDS_MAX);
         if let (Some(items), None) = (pipelines.next(), pipelines.next()) {
             // One pipeline: the common case.
-            return send_pipeline(items, pool, library, states, &permits).await;
+            return send_pipeline(items, pool, library, seen, &permits).await;
         }
         let pipelines = self.items.chunks(PIPELINE_COMMANDS_MAX);
-        let sent = pipelines.map(|items| send_pipeline(items, pool, library, states, &permits));
+        let sent = pipelines.map(|items| send_pipeline(items, pool, library, seen, &permits));
         Ok(try_join_all(sent).await?.into_iter().flatten().collect())
     }
 }
@@ -137,12 +144,12 @@ async fn send_pipeline(
     items: &[Item],
     pool: &SharedPool,
     library: &VersionedLibrary,
-    states: &PartitionStates,
+    seen: &SeenVersions,
     permits: &Semaphore,
 ) -> Result<Vec<Value>, Error> {
     // Cannot fail: the semaphore is never closed, and has more permits than a pipeline commands.
     let _permits = permits.acquire_many(items.len() as u32).await;
-    let commands: Vec<_> = items.iter().map(|item| item.command(library, states)).collect();
+    let commands: Vec<_> = items.iter().map(|item| item.command(library, seen)).collect();
     let replies = pool.commands(&commands).await?;
     if replies.len() == items.len() {
         Ok(replies)

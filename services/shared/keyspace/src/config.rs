@@ -40,7 +40,7 @@ pub struct Config {
     #[arg(long, env = "MICROBLOG_REDIS_CONNECTIONS", default_value_t = 1, value_parser = positive)]
     pub redis_connections: usize,
 
-    /// Connections of the dedicated pool, for blocking reads, per worker thread and Redis node.
+    /// Connections of the dedicated pool, for blocking reads and WAIT, per worker thread and Redis node.
     #[arg(
         long,
         env = "MICROBLOG_REDIS_DEDICATED_CONNECTIONS",

@@ -1,7 +1,7 @@
 //! Errors of Redis, by error code. The texts of Redis differ between versions: they are neither
 //! matched nor part of an error message.
 
-use redis::{ErrorKind, RedisError, ServerError, ServerErrorKind};
+use redis::{ErrorKind, RedisError, ServerError};
 use tokio::time::{Instant, timeout_at};
 
 use crate::address::AddressError;
@@ -26,7 +26,17 @@ pub enum Error {
     /// The partition has lost changes that this process has seen, and is not recovered yet. Nothing was
     /// changed. May be retried.
     #[error("a partition has lost changes and is recovering")]
-    Recovering(#[source] RedisError),
+    Recovering(#[source] Box<dyn std::error::Error + Send + Sync>),
+
+    /// The required number of replicas may not have the changes that the result relies on. The
+    /// function has run, and may be retried.
+    #[error("the changes may not be replicated")]
+    NotReplicated(#[source] Box<dyn std::error::Error + Send + Sync>),
+
+    /// The database may not have the changes that the result relies on. The function has run, and
+    /// may be retried.
+    #[error("the changes may not be recorded")]
+    NotRecorded(#[source] Box<dyn std::error::Error + Send + Sync>),
 
     /// Redis and the database that records it do not belong together. Nothing was sent.
     #[error("redis and the database do not belong together")]
@@ -114,6 +124,8 @@ impl Error {
             | Self::ClockAhead(_)
             | Self::Recovering(_)
             | Self::Mismatched
+            | Self::NotReplicated(_)
+            | Self::NotRecorded(_)
             | Self::Malformed(_)
             | Self::Config(_) => None,
         }
@@ -127,15 +139,19 @@ impl Error {
             Self::ClockAhead(_) => Some(CLOCK_AHEAD),
             Self::Recovering(_) => Some(RECOVERING),
             Self::Unavailable(cause) => cause.downcast_ref().and_then(RedisError::code),
-            Self::Mismatched | Self::Malformed(_) | Self::Config(_) => None,
+            Self::NotReplicated(_) | Self::NotRecorded(_) | Self::Mismatched => None,
+            Self::Malformed(_) | Self::Config(_) => None,
         }
     }
 
-    /// Returns the error code of Redis, or `timeout`, `unavailable` or `malformed`.
+    /// Returns the error code of Redis, or `timeout`, `unavailable`, `not_replicated`,
+    /// `not_recorded` or `malformed`.
     pub(crate) fn error_type(&self) -> &str {
         let other = match self {
             Self::Unavailable(cause) if cause.is::<TimedOut>() => "timeout",
             Self::Unavailable(_) | Self::Mismatched => "unavailable",
+            Self::NotReplicated(_) => "not_replicated",
+            Self::NotRecorded(_) => "not_recorded",
             Self::Full(_)
             | Self::ClockAhead(_)
             | Self::Recovering(_)
@@ -151,8 +167,7 @@ impl Error {
     }
 
     pub(crate) fn recovering() -> Self {
-        const TEXT: &str = "the partition is being recovered";
-        Self::Recovering((ServerErrorKind::TryAgain.into(), TEXT).into())
+        Self::Recovering("the partition is being recovered".into())
     }
 
     pub(crate) fn malformed(text: &'static str) -> Self {
@@ -173,7 +188,7 @@ impl From<RedisError> for Error {
         match error.code() {
             Some(FULL) => Self::Full(error),
             Some(CLOCK_AHEAD) => Self::ClockAhead(error),
-            Some(RECOVERING) => Self::Recovering(error),
+            Some(RECOVERING) => Self::Recovering(error.into()),
             Some(code) if !TRANSIENT_CODES.contains(&code) => {
                 Self::Refused { code: code.to_owned(), source: error }
             }

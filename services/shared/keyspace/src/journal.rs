@@ -1,7 +1,12 @@
 //! Change journals: a stream for each partition with every change of its state, which
 //! `prelude/journal.lua` writes. This file has the versions, and the reads of consumers.
 
-use std::{fmt, str::FromStr, time::Duration};
+use std::{
+    fmt,
+    str::FromStr,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use microblog_domain::Partition;
 use redis::{Value, cmd};
@@ -78,26 +83,54 @@ impl fmt::Display for Version {
     }
 }
 
-/// Returns the last arguments of a call that changes a partition: the epoch and the number of the
-/// newest version that the process has seen.
-pub(crate) fn newest_version(states: &PartitionStates, partition: Partition) -> [u64; 2] {
-    let newest = states.newest(partition);
-    [newest.epoch(), newest.number()]
+/// What calls with a journal are sent with: the newest versions that the process has seen, and whether
+/// they wait until changes are durable.
+pub(crate) struct SeenVersions {
+    states: PartitionStates,
+    waits: AtomicBool,
 }
 
-/// Returns the result in the reply of such a call, and notes the version.
-pub(crate) fn take_result(
-    states: &PartitionStates,
-    partition: Partition,
-    reply: Value,
-) -> Result<Value, Error> {
-    let (result, version): (Value, Option<String>) = redis::from_redis_value(check(reply)?)?;
-    if let Some(version) = version {
-        let version: Version =
-            version.parse().map_err(|error| Error::Malformed(Box::new(error)))?;
-        states.require(partition, version);
+impl SeenVersions {
+    pub(crate) fn new(states: PartitionStates) -> Self {
+        Self { states, waits: AtomicBool::new(false) }
     }
-    Ok(result)
+
+    /// Returns what the process knows of the partitions.
+    pub(crate) fn states(&self) -> &PartitionStates {
+        &self.states
+    }
+
+    /// Makes calls ask for the change that their results rely on.
+    pub(crate) fn set_waits(&self) {
+        self.waits.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the last arguments of a call that changes a partition: the epoch and the number of the
+    /// newest version, and whether the call waits.
+    pub(crate) fn arguments(&self, partition: Partition) -> [u64; 3] {
+        let newest = self.states.newest(partition);
+        [newest.epoch(), newest.number(), self.waits().into()]
+    }
+
+    /// Returns whether calls wait until changes are durable.
+    pub(crate) fn waits(&self) -> bool {
+        self.waits.load(Ordering::Relaxed)
+    }
+
+    /// Returns the result in the reply of such a call, and the change that it relies on, if the call
+    /// waits. Notes the version.
+    pub(crate) fn take_result(
+        &self,
+        partition: Partition,
+        reply: Value,
+    ) -> Result<(Value, Option<Change>), Error> {
+        let (result, version, text): (Value, Option<String>, Option<String>) =
+            redis::from_redis_value(check(reply)?)?;
+        let Some(version) = version else { return Ok((result, None)) };
+        let version = version.parse().map_err(|error| Error::Malformed(Box::new(error)))?;
+        self.states.require(partition, version);
+        Ok((result, text.map(|text| Change { version, text })))
+    }
 }
 
 /// An entry of a journal.
@@ -258,7 +291,8 @@ impl Journals {
     }
 }
 
-fn changes(reply: Value) -> Result<Vec<Change>, Error> {
+/// Returns the entries in the reply to a read of a journal.
+pub(crate) fn changes(reply: Value) -> Result<Vec<Change>, Error> {
     let entries: Vec<(String, Vec<String>)> = decode(reply)?;
     let change = |(id, mut fields): (String, Vec<String>)| {
         let version =

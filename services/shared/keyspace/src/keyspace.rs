@@ -1,7 +1,7 @@
 //! The keyspace: sends commands, calls and batches, and loads the function library.
 
 use std::sync::{
-    Arc,
+    Arc, OnceLock,
     atomic::{AtomicU64, Ordering},
 };
 
@@ -11,13 +11,16 @@ use redis::{Cmd, FromRedisValue, RedisError, ServerErrorKind, Value};
 use tokio::{sync::Mutex, time::Instant};
 
 use crate::{
-    Batch, Call, Config, DedicatedConnection, Error, Library, Page, PartitionStates, Range,
+    Batch, Call, Config, DedicatedConnection, Durability, Error, Library, Page, PartitionStates,
+    Range, RelevantChange,
     connection_metrics::ConnectionMetrics,
     dedicated_pool::DedicatedPools,
     endpoint::Endpoint,
     error::within,
+    journal::SeenVersions,
     library::VersionedLibrary,
     page,
+    replication::Replication,
     reply::{check, decode, is_generic_error},
     round_trip_metrics::RoundTripMetrics,
     route::{partition_of, partition_of_command},
@@ -45,9 +48,11 @@ pub struct Keyspace {
 
 struct Inner {
     shared: SharedPool,
-    dedicated: DedicatedPools,
+    dedicated: Arc<DedicatedPools>,
     library: VersionedLibrary,
-    states: PartitionStates,
+    seen_versions: SeenVersions,
+    // What calls wait for; nothing unless it is set.
+    durability: OnceLock<Arc<dyn Durability>>,
     // Of each client-side cache.
     cache_bytes_max: usize,
     // The number of completed loads, so that concurrent calls load the library once.
@@ -66,13 +71,14 @@ impl Keyspace {
             ignores_closed: false,
             inner: Arc::new(Inner {
                 shared: SharedPool::new(endpoint, round_trips, config.redis_connections, timeout),
-                dedicated: DedicatedPools::new(
+                dedicated: Arc::new(DedicatedPools::new(
                     config.redis_dedicated_connections,
                     timeout,
                     metrics,
-                ),
+                )),
                 library: VersionedLibrary::new(library),
-                states: config.partition_states.clone(),
+                seen_versions: SeenVersions::new(config.partition_states.clone()),
+                durability: OnceLock::new(),
                 cache_bytes_max: config.redis_cache_bytes,
                 load_count: AtomicU64::new(0),
                 load_lock: Mutex::new(()),
@@ -97,12 +103,12 @@ impl Keyspace {
 
     /// Returns what the process knows of the partitions.
     pub fn states(&self) -> &PartitionStates {
-        &self.inner.states
+        self.inner.seen_versions.states()
     }
 
     /// Rejects a call to a closed partition, or to a closed keyspace.
     pub(crate) fn check(&self, partition: Option<Partition>) -> Result<(), Error> {
-        if self.ignores_closed { Ok(()) } else { self.inner.states.check(partition) }
+        if self.ignores_closed { Ok(()) } else { self.states().check(partition) }
     }
 
     /// Sends one command. On a cluster, its keys determine the node; all must be in one partition.
@@ -129,6 +135,23 @@ impl Keyspace {
         })
     }
 
+    /// Makes calls of functions that change the state wait until the changes that their results rely
+    /// on are durable. Set once, before the first call.
+    pub fn set_durability(&self, durability: Arc<dyn Durability>) {
+        if self.inner.durability.set(durability).is_ok() {
+            self.inner.seen_versions.set_waits();
+        }
+    }
+
+    /// Makes calls of functions that change the state wait until a number of replicas have the
+    /// changes that their results rely on. The Redis user needs WAIT, and what
+    /// [`Self::dedicated_connection`] needs.
+    pub fn require_replicas(&self, replicas: usize) {
+        let Inner { shared, dedicated, library, .. } = &*self.inner;
+        let replication = Replication::new(shared.clone(), dedicated.clone(), library, replicas);
+        self.set_durability(Arc::new(replication));
+    }
+
     /// Sends a batch as pipelines and returns the replies in the order added. If a node does not
     /// have the library, loads it and repeats the affected calls after the others.
     ///
@@ -137,7 +160,7 @@ impl Keyspace {
     pub fn send(&self, batch: Batch) -> BoxFuture<'_, Result<Vec<Value>, Error>> {
         Box::pin(async move {
             if !self.ignores_closed {
-                batch.check(&self.inner.states)?;
+                batch.check(self.states())?;
             }
             self.inner.send(batch).await
         })
@@ -198,31 +221,43 @@ impl Inner {
 
     async fn call(&self, call: Call, partition: Option<Partition>) -> Result<Value, Error> {
         let load_count = self.load_count.load(Ordering::Acquire);
-        let command = || call.command(&self.library, &self.states);
+        let command = || call.command(&self.library, &self.seen_versions);
         let mut reply = self.shared.command(command(), partition).await?;
         if is_generic_error(&reply) {
             // Boxed, like all rare paths: they would enlarge the future of the common one.
             Box::pin(self.load_once(load_count)).await?;
             reply = self.shared.command(command(), partition).await?;
         }
-        call.result(reply, &self.states)
+        let (result, relevant) = call.result(reply, &self.seen_versions)?;
+        self.wait(relevant.into_iter().collect()).await?;
+        Ok(result)
+    }
+
+    // Waits until changes are durable.
+    async fn wait(&self, changes: Vec<RelevantChange>) -> Result<(), Error> {
+        match self.durability.get() {
+            Some(durability) if !changes.is_empty() => durability.wait(changes).await,
+            _ => Ok(()),
+        }
     }
 
     async fn send(&self, batch: Batch) -> Result<Vec<Value>, Error> {
         let load_count = self.load_count.load(Ordering::Acquire);
-        let states = &self.states;
-        let mut replies = batch.send(&self.shared, &self.library, states).await?;
+        let seen = &self.seen_versions;
+        let mut replies = batch.send(&self.shared, &self.library, seen).await?;
         let failed = batch.calls_with_generic_error(&replies);
         if !failed.is_empty() {
             Box::pin(self.load_once(load_count)).await?;
             // Repeats no call that ran on a node with the library.
             let repeated = batch.select(&failed);
-            let repeated = Box::pin(repeated.send(&self.shared, &self.library, states)).await?;
+            let repeated = Box::pin(repeated.send(&self.shared, &self.library, seen)).await?;
             for (index, reply) in failed.into_iter().zip(repeated) {
                 replies[index] = reply;
             }
         }
-        batch.results(replies, states)
+        let (results, relevant) = batch.results(replies, seen)?;
+        self.wait(relevant).await?;
+        Ok(results)
     }
 
     // Loads the library unless another call has loaded it since `load_count` was read. Ends within

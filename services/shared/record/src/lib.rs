@@ -6,6 +6,7 @@ mod config;
 mod connections;
 mod database;
 mod divergence;
+mod durability;
 mod error;
 mod operation;
 mod positions;
@@ -16,6 +17,7 @@ pub mod sql;
 
 pub use config::Config;
 pub use database::{Database, Migration};
+pub use durability::{DurabilityConfig, Level};
 pub use error::{Error, OpenError};
 pub use positions::POSITIONS;
 pub use recorder::{RecordError, Recorded, Recorder, Tables, WriteTransaction};

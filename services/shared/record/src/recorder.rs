@@ -133,6 +133,8 @@ pub struct Recorded {
     pub more: Vec<Partition>,
     /// The partitions of which Redis lacks recorded changes. Nothing of them was recorded.
     pub diverged: Vec<Partition>,
+    /// Of the others, the entries from the old position to the new one, both included.
+    pub pages: BTreeMap<Partition, Vec<Change>>,
 }
 
 /// Records the changes of a service.
@@ -161,6 +163,7 @@ impl<T: Tables> Recorder<T> {
         journals: Journals,
         tables: T,
     ) -> Self {
+        keyspace.states().await_check();
         Self {
             database,
             keyspace: keyspace.ignoring_closed(),
@@ -290,12 +293,19 @@ impl<T: Tables> Recorder<T> {
     /// Records the changes of some partitions, up to a page of each. Partitions that are not filled
     /// are skipped.
     pub async fn record(&self, partitions: &[Partition]) -> Result<Recorded, RecordError> {
+        let recorded = self.commit(partitions).await?;
+        self.trim(&recorded).await?;
+        Ok(recorded)
+    }
+
+    /// Records changes like [`Self::record`], and leaves the journals as they are.
+    pub(crate) async fn commit(&self, partitions: &[Partition]) -> Result<Recorded, RecordError> {
         let (mut transaction, positions) = positions::lock(&self.database, partitions).await?;
         let from: Vec<_> =
             positions.iter().map(|(&partition, at)| (partition, at.version)).collect();
         let pages = self.journals.pages(&self.keyspace, &from, PAGE + 1).await?;
         let (mut changes, mut ends, mut recorded) = (Vec::new(), Vec::new(), Recorded::default());
-        for ((&partition, position), mut page) in positions.iter().zip(pages) {
+        for ((&partition, position), page) in positions.iter().zip(pages) {
             if page.first() != Some(position) || page.last().is_some_and(is_recovering) {
                 recorded.diverged.push(partition);
                 continue;
@@ -305,8 +315,9 @@ impl<T: Tables> Recorder<T> {
             }
             if page.len() > 1 {
                 ends.extend(page.last().map(|end| (partition, end.clone())));
-                changes.extend(page.drain(1..));
+                changes.extend_from_slice(&page[1..]);
             }
+            recorded.pages.insert(partition, page);
         }
         if changes.is_empty() {
             return Ok(recorded);
@@ -317,7 +328,6 @@ impl<T: Tables> Recorder<T> {
             transaction.commit().await
         };
         self.database.write("INSERT changes", write).await?;
-        self.trim(&ends).await?;
         Ok(recorded)
     }
 
@@ -363,13 +373,18 @@ impl<T: Tables> Recorder<T> {
         Ok(self.database.write("INSERT journal_positions", transaction.commit()).await?)
     }
 
-    // The entry at the position stays: it tells whether Redis has lost recorded changes.
-    async fn trim(&self, positions: &[(Partition, Change)]) -> Result<(), keyspace::Error> {
-        let before = |(partition, position): &(Partition, Change)| {
-            let number = position.version.number().saturating_sub(RETAINED);
-            (*partition, position.version.with_number(number))
+    /// Removes what was recorded from the journals, but for the newest entries. The entry at the
+    /// position stays: it tells whether Redis has lost recorded changes.
+    pub(crate) async fn trim(&self, recorded: &Recorded) -> Result<(), keyspace::Error> {
+        // Redis removes whole nodes of a stream: most changes would remove none.
+        let part = |change: &Change| change.version.get() / (RETAINED / 2);
+        let before = |(&partition, page): (&Partition, &Vec<Change>)| {
+            let (old, new) = (page.first()?, page.last()?.version);
+            let number = new.number().saturating_sub(RETAINED);
+            let is_due = part(old) != part(page.last()?);
+            is_due.then(|| (partition, new.with_number(number)))
         };
-        let before: Vec<_> = positions.iter().map(before).collect();
+        let before: Vec<_> = recorded.pages.iter().filter_map(before).collect();
         self.journals.trim(&self.keyspace, &before).await
     }
 }

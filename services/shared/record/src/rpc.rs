@@ -65,6 +65,8 @@ fn status(error: RecordError) -> Status {
                 keyspace::Error::Recovering(_) => status::recovering(),
                 keyspace::Error::Mismatched => status::stores_mismatched(),
                 keyspace::Error::Unavailable(_) => status::store_unavailable(),
+                keyspace::Error::NotReplicated(_) => status::not_replicated(),
+                keyspace::Error::NotRecorded(_) => status::not_recorded(),
                 keyspace::Error::Refused { .. }
                 | keyspace::Error::Malformed(_)
                 | keyspace::Error::Config(_) => status::internal(),

@@ -60,6 +60,8 @@ impl System {
     async fn start_as(worker: Worker, topology: testkit::Topology, flags: &[&str]) -> Self {
         let redis = testkit::Store::start(topology).await;
         let (client, store) = Self::serve(&redis, worker, flags).await;
+        testkit::eventually("the service is ready", PATIENCE, async || store.is_ready().await)
+            .await;
         Self { redis, client, store }
     }
 
@@ -68,7 +70,11 @@ impl System {
         Self::serve(&self.redis, Worker::ONLY, flags).await.0
     }
 
-    async fn serve(redis: &testkit::Store, worker: Worker, flags: &[&str]) -> (Client, Store) {
+    pub(crate) async fn serve(
+        redis: &testkit::Store,
+        worker: Worker,
+        flags: &[&str],
+    ) -> (Client, Store) {
         let config = config(&redis.url("relation"), flags);
         let service = microblog_relation::service(&config, worker).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -8,8 +8,7 @@ use redis::{Cmd, Value};
 use tokio::sync::Semaphore;
 
 use crate::{
-    Call, Error,
-    journal::SeenVersions,
+    Call, Error, PartitionStates,
     library::VersionedLibrary,
     reply::{check, is_generic_error},
     route::Routed,
@@ -42,10 +41,10 @@ enum Request {
 }
 
 impl Item {
-    fn command(&self, library: &VersionedLibrary, seen: &SeenVersions) -> Routed<'_> {
+    fn command(&self, library: &VersionedLibrary, states: &PartitionStates) -> Routed<'_> {
         let command = match &self.request {
             Request::Query(command) => Cow::Borrowed(command),
-            Request::Call(call) => Cow::Owned(call.command(library, seen)),
+            Request::Call(call) => Cow::Owned(call.command(library, states)),
         };
         (Some(self.partition), command)
     }
@@ -83,6 +82,11 @@ impl Batch {
         self.items.is_empty()
     }
 
+    /// Rejects a batch with a command of a closed partition.
+    pub(crate) fn check(&self, states: &PartitionStates) -> Result<(), Error> {
+        self.items.iter().try_for_each(|item| states.check(Some(item.partition)))
+    }
+
     /// Returns the indices of the calls whose error may mean that the function is not loaded.
     pub(crate) fn calls_with_generic_error(&self, replies: &[Value]) -> Vec<usize> {
         let index_of_failed = |(index, (item, reply)): (usize, (&Item, &Value))| {
@@ -101,11 +105,11 @@ impl Batch {
     pub(crate) fn results(
         &self,
         replies: Vec<Value>,
-        seen: &SeenVersions,
+        states: &PartitionStates,
     ) -> Result<Vec<Value>, Error> {
         let result = |(item, reply): (&Item, Value)| match &item.request {
             Request::Query(_) => check(reply),
-            Request::Call(call) => check(call.result(reply, seen)?),
+            Request::Call(call) => check(call.result(reply, states)?),
         };
         self.items.iter().zip(replies).map(result).collect()
     }
@@ -115,16 +119,16 @@ impl Batch {
         &self,
         pool: &SharedPool,
         library: &VersionedLibrary,
-        seen: &SeenVersions,
+        states: &PartitionStates,
     ) -> Result<Vec<Value>, Error> {
         let permits = Semaphore::new(IN_FLIGHT_COMMANDS_MAX);
         let mut pipelines = self.items.chunks(PIPELINE_COMMANDS_MAX);
         if let (Some(items), None) = (pipelines.next(), pipelines.next()) {
             // One pipeline: the common case.
-            return send_pipeline(items, pool, library, seen, &permits).await;
+            return send_pipeline(items, pool, library, states, &permits).await;
         }
         let pipelines = self.items.chunks(PIPELINE_COMMANDS_MAX);
-        let sent = pipelines.map(|items| send_pipeline(items, pool, library, seen, &permits));
+        let sent = pipelines.map(|items| send_pipeline(items, pool, library, states, &permits));
         Ok(try_join_all(sent).await?.into_iter().flatten().collect())
     }
 }
@@ -133,12 +137,12 @@ async fn send_pipeline(
     items: &[Item],
     pool: &SharedPool,
     library: &VersionedLibrary,
-    seen: &SeenVersions,
+    states: &PartitionStates,
     permits: &Semaphore,
 ) -> Result<Vec<Value>, Error> {
     // Cannot fail: the semaphore is never closed, and has more permits than a pipeline commands.
     let _permits = permits.acquire_many(items.len() as u32).await;
-    let commands: Vec<_> = items.iter().map(|item| item.command(library, seen)).collect();
+    let commands: Vec<_> = items.iter().map(|item| item.command(library, states)).collect();
     let replies = pool.commands(&commands).await?;
     if replies.len() == items.len() {
         Ok(replies)

@@ -3,7 +3,7 @@
 use microblog_domain::Partition;
 use redis::{Arg, Cmd, ToRedisArgs, Value};
 
-use crate::{Error, journal::SeenVersions, library::VersionedLibrary};
+use crate::{Error, PartitionStates, journal, library::VersionedLibrary};
 
 /// A call of a function: its name in the library's source, its keys and its arguments.
 ///
@@ -52,9 +52,9 @@ impl Call {
         self
     }
 
-    /// Returns the command, with the function name of this library version. `seen` are the versions
-    /// of the keyspace.
-    pub(crate) fn command(&self, library: &VersionedLibrary, seen: &SeenVersions) -> Cmd {
+    /// Returns the command, with the function name of this library version. `states` has the
+    /// newest versions.
+    pub(crate) fn command(&self, library: &VersionedLibrary, states: &PartitionStates) -> Cmd {
         let arguments = self.keys.args_iter().chain(self.arguments.args_iter());
         let bytes: usize = arguments.map(|argument| bytes_of(&argument).len()).sum();
         let keys = self.keys.args_iter().len() + usize::from(self.journal.is_some());
@@ -74,15 +74,15 @@ impl Call {
         }
         add(&mut command, &self.arguments);
         if let Some((partition, _)) = self.journal {
-            command.arg(&seen.newest_version(partition));
+            command.arg(&journal::newest_version(states, partition));
         }
         command
     }
 
     /// Returns the result in a reply, which may be an error reply.
-    pub(crate) fn result(&self, reply: Value, seen: &SeenVersions) -> Result<Value, Error> {
+    pub(crate) fn result(&self, reply: Value, states: &PartitionStates) -> Result<Value, Error> {
         match self.journal {
-            Some((partition, _)) => seen.take_result(partition, reply),
+            Some((partition, _)) => journal::take_result(states, partition, reply),
             None => Ok(reply),
         }
     }
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn command_has_the_versioned_function_and_the_number_of_keys() {
         let library = VersionedLibrary::new(Library { name: "test", source: "-- nothing\n" });
-        let seen = SeenVersions::new();
+        let seen = PartitionStates::default();
         let call = Call::new("f").arg(1).key("a").arg(&[2, 3]).key("b").arg("");
         let command = call.command(&library, &seen).get_packed_command();
         let suffix = library.name.strip_prefix("test").unwrap();
@@ -122,9 +122,9 @@ mod tests {
     #[test]
     fn journal_and_newest_version_are_the_last_key_and_arguments() {
         let library = VersionedLibrary::new(Library { name: "test", source: "-- nothing\n" });
-        let (seen, partition) = (SeenVersions::new(), Partition::new(7));
+        let (seen, partition) = (PartitionStates::default(), Partition::new(7));
         let call = Call::new("f").journal(partition, "j".into()).key("a").arg(1);
-        let words = |seen: &SeenVersions| -> Vec<String> {
+        let words = |seen: &PartitionStates| -> Vec<String> {
             let command = call.command(&library, seen);
             let word = |word: Arg<&[u8]>| String::from_utf8(bytes_of(&word).to_vec()).unwrap();
             command.args_iter().skip(2).map(word).collect()

@@ -1,7 +1,7 @@
 //! Errors of Redis, by error code. The texts of Redis differ between versions: they are neither
 //! matched nor part of an error message.
 
-use redis::{ErrorKind, RedisError, ServerError};
+use redis::{ErrorKind, RedisError, ServerError, ServerErrorKind};
 use tokio::time::{Instant, timeout_at};
 
 use crate::address::AddressError;
@@ -23,10 +23,14 @@ pub enum Error {
     #[error("the clock of a partition is ahead of the time")]
     ClockAhead(#[source] RedisError),
 
-    /// The partition has lost changes that this process has seen, and is not recovered yet. The
-    /// function changed nothing, and may be retried.
+    /// The partition has lost changes that this process has seen, and is not recovered yet. Nothing was
+    /// changed. May be retried.
     #[error("a partition has lost changes and is recovering")]
     Recovering(#[source] RedisError),
+
+    /// Redis and the database that records it do not belong together. Nothing was sent.
+    #[error("redis and the database do not belong together")]
+    Mismatched,
 
     /// Redis or a function rejected the command with an error reply.
     #[error("redis refused the command: {code}")]
@@ -109,6 +113,7 @@ impl Error {
             | Self::Full(_)
             | Self::ClockAhead(_)
             | Self::Recovering(_)
+            | Self::Mismatched
             | Self::Malformed(_)
             | Self::Config(_) => None,
         }
@@ -122,7 +127,7 @@ impl Error {
             Self::ClockAhead(_) => Some(CLOCK_AHEAD),
             Self::Recovering(_) => Some(RECOVERING),
             Self::Unavailable(cause) => cause.downcast_ref().and_then(RedisError::code),
-            Self::Malformed(_) | Self::Config(_) => None,
+            Self::Mismatched | Self::Malformed(_) | Self::Config(_) => None,
         }
     }
 
@@ -130,7 +135,7 @@ impl Error {
     pub(crate) fn error_type(&self) -> &str {
         let other = match self {
             Self::Unavailable(cause) if cause.is::<TimedOut>() => "timeout",
-            Self::Unavailable(_) => "unavailable",
+            Self::Unavailable(_) | Self::Mismatched => "unavailable",
             Self::Full(_)
             | Self::ClockAhead(_)
             | Self::Recovering(_)
@@ -143,6 +148,11 @@ impl Error {
 
     pub(crate) fn unavailable(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Unavailable(cause.into())
+    }
+
+    pub(crate) fn recovering() -> Self {
+        const TEXT: &str = "the partition is being recovered";
+        Self::Recovering((ServerErrorKind::TryAgain.into(), TEXT).into())
     }
 
     pub(crate) fn malformed(text: &'static str) -> Self {

@@ -11,12 +11,11 @@ use redis::{Cmd, FromRedisValue, RedisError, ServerErrorKind, Value};
 use tokio::{sync::Mutex, time::Instant};
 
 use crate::{
-    Batch, Call, Config, DedicatedConnection, Error, Library, Page, Range, Version,
+    Batch, Call, Config, DedicatedConnection, Error, Library, Page, PartitionStates, Range,
     connection_metrics::ConnectionMetrics,
     dedicated_pool::DedicatedPools,
     endpoint::Endpoint,
     error::within,
-    journal::SeenVersions,
     library::VersionedLibrary,
     page,
     reply::{check, decode, is_generic_error},
@@ -40,13 +39,15 @@ use crate::{
 #[derive(Clone)]
 pub struct Keyspace {
     inner: Arc<Inner>,
+    // Whether closed partitions accept its calls.
+    ignores_closed: bool,
 }
 
 struct Inner {
     shared: SharedPool,
     dedicated: DedicatedPools,
     library: VersionedLibrary,
-    seen_versions: SeenVersions,
+    states: PartitionStates,
     // Of each client-side cache.
     cache_bytes_max: usize,
     // The number of completed loads, so that concurrent calls load the library once.
@@ -62,6 +63,7 @@ impl Keyspace {
         let metrics = ConnectionMetrics::new(library.name, "exclusive");
         let timeout = config.timeout();
         Ok(Self {
+            ignores_closed: false,
             inner: Arc::new(Inner {
                 shared: SharedPool::new(endpoint, round_trips, config.redis_connections, timeout),
                 dedicated: DedicatedPools::new(
@@ -70,7 +72,7 @@ impl Keyspace {
                     metrics,
                 ),
                 library: VersionedLibrary::new(library),
-                seen_versions: SeenVersions::new(),
+                states: config.partition_states.clone(),
                 cache_bytes_max: config.redis_cache_bytes,
                 load_count: AtomicU64::new(0),
                 load_lock: Mutex::new(()),
@@ -79,9 +81,28 @@ impl Keyspace {
     }
 
     /// Checks that every primary replies, serves its slots, and has the library; loads the library
-    /// where it is missing. A single server must be a primary.
+    /// where it is missing. A single server must be a primary. Fails while the keyspace is closed.
     pub fn ready(&self) -> BoxFuture<'_, Result<(), Error>> {
-        Box::pin(self.inner.ready())
+        Box::pin(async {
+            self.inner.ready().await?;
+            self.check(None)
+        })
+    }
+
+    /// Returns a keyspace whose calls closed partitions accept, for recovery and background jobs.
+    #[must_use]
+    pub fn ignoring_closed(&self) -> Self {
+        Self { inner: self.inner.clone(), ignores_closed: true }
+    }
+
+    /// Returns what the process knows of the partitions.
+    pub fn states(&self) -> &PartitionStates {
+        &self.inner.states
+    }
+
+    /// Rejects a call to a closed partition, or to a closed keyspace.
+    pub(crate) fn check(&self, partition: Option<Partition>) -> Result<(), Error> {
+        if self.ignores_closed { Ok(()) } else { self.inner.states.check(partition) }
     }
 
     /// Sends one command. On a cluster, its keys determine the node; all must be in one partition.
@@ -90,7 +111,10 @@ impl Keyspace {
         T: FromRedisValue + Send + 'a,
     {
         let partition = partition_of_command(&command);
-        Box::pin(async move { decode(self.inner.shared.command(command, partition).await?) })
+        Box::pin(async move {
+            self.check(partition)?;
+            decode(self.inner.shared.command(command, partition).await?)
+        })
     }
 
     /// Calls a function in one round trip.
@@ -98,13 +122,11 @@ impl Keyspace {
     where
         T: FromRedisValue + Send + 'a,
     {
-        Box::pin(async move { decode(self.inner.call(call).await?) })
-    }
-
-    /// Makes calls that change a partition fail with [`Error::Recovering`] if its journal lacks a
-    /// version.
-    pub fn require_version(&self, partition: Partition, version: Version) {
-        self.inner.seen_versions.add(partition, version);
+        let partition = call.first_key().and_then(partition_of);
+        Box::pin(async move {
+            self.check(partition)?;
+            decode(self.inner.call(call, partition).await?)
+        })
     }
 
     /// Sends a batch as pipelines and returns the replies in the order added. If a node does not
@@ -113,7 +135,12 @@ impl Keyspace {
     /// The timeout holds for each thousand commands. The first error reply fails the batch; other
     /// commands may have run.
     pub fn send(&self, batch: Batch) -> BoxFuture<'_, Result<Vec<Value>, Error>> {
-        Box::pin(self.inner.send(batch))
+        Box::pin(async move {
+            if !self.ignores_closed {
+                batch.check(&self.inner.states)?;
+            }
+            self.inner.send(batch).await
+        })
     }
 
     /// Returns the name of the keyspace, which is that of its library.
@@ -139,7 +166,10 @@ impl Keyspace {
     ///
     /// Takes one round trip, or more if a page's worth of entries shares the score of the start.
     pub fn page<'a>(&'a self, key: &'a str, range: Range) -> BoxFuture<'a, Result<Page, Error>> {
-        Box::pin(page::read(&self.inner.shared, key, range))
+        Box::pin(async move {
+            self.check(partition_of(key.as_bytes()))?;
+            page::read(&self.inner.shared, key, range).await
+        })
     }
 
     /// Checks out a dedicated connection to the primary that holds a key, for blocking reads (BLOCK)
@@ -148,7 +178,10 @@ impl Keyspace {
         &'a self,
         key: &'a str,
     ) -> BoxFuture<'a, Result<DedicatedConnection, Error>> {
-        Box::pin(self.inner.dedicated.get(&self.inner.shared, key))
+        Box::pin(async move {
+            self.check(partition_of(key.as_bytes()))?;
+            self.inner.dedicated.get(&self.inner.shared, key).await
+        })
     }
 }
 
@@ -163,34 +196,33 @@ impl Inner {
         }
     }
 
-    async fn call(&self, call: Call) -> Result<Value, Error> {
-        let partition = call.first_key().and_then(partition_of);
+    async fn call(&self, call: Call, partition: Option<Partition>) -> Result<Value, Error> {
         let load_count = self.load_count.load(Ordering::Acquire);
-        let command = || call.command(&self.library, &self.seen_versions);
+        let command = || call.command(&self.library, &self.states);
         let mut reply = self.shared.command(command(), partition).await?;
         if is_generic_error(&reply) {
             // Boxed, like all rare paths: they would enlarge the future of the common one.
             Box::pin(self.load_once(load_count)).await?;
             reply = self.shared.command(command(), partition).await?;
         }
-        call.result(reply, &self.seen_versions)
+        call.result(reply, &self.states)
     }
 
     async fn send(&self, batch: Batch) -> Result<Vec<Value>, Error> {
         let load_count = self.load_count.load(Ordering::Acquire);
-        let seen = &self.seen_versions;
-        let mut replies = batch.send(&self.shared, &self.library, seen).await?;
+        let states = &self.states;
+        let mut replies = batch.send(&self.shared, &self.library, states).await?;
         let failed = batch.calls_with_generic_error(&replies);
         if !failed.is_empty() {
             Box::pin(self.load_once(load_count)).await?;
             // Repeats no call that ran on a node with the library.
             let repeated = batch.select(&failed);
-            let repeated = Box::pin(repeated.send(&self.shared, &self.library, seen)).await?;
+            let repeated = Box::pin(repeated.send(&self.shared, &self.library, states)).await?;
             for (index, reply) in failed.into_iter().zip(repeated) {
                 replies[index] = reply;
             }
         }
-        batch.results(replies, seen)
+        batch.results(replies, states)
     }
 
     // Loads the library unless another call has loaded it since `load_count` was read. Ends within
@@ -288,7 +320,7 @@ mod tests {
         let Inner { shared, .. } = &*keyspace.inner;
         let range = Range { order: crate::Order::Newest, after: None, above: None, count: 1 };
         assert!(size_of_val(&shared.command(Cmd::new(), None)) < BYTES_MAX);
-        assert!(size_of_val(&keyspace.inner.call(Call::new("test"))) < BYTES_MAX);
+        assert!(size_of_val(&keyspace.inner.call(Call::new("test"), None)) < BYTES_MAX);
         assert!(size_of_val(&keyspace.inner.send(Batch::new())) < BYTES_MAX);
         assert!(size_of_val(&page::read(shared, "key", range)) < BYTES_MAX);
     }

@@ -32,6 +32,7 @@ mod log_throttle;
 mod multiplexed;
 mod outbox;
 mod page;
+mod partition_states;
 mod reply;
 mod resp;
 mod round_trip_metrics;
@@ -58,6 +59,7 @@ pub use keyspace::Keyspace;
 pub use library::Library;
 pub use outbox::{OUTBOX_PAGE_MAX, Outbox};
 pub use page::{Entry, Order, Page, Range};
+pub use partition_states::{PartitionStates, ServingState};
 /// Build commands with `keyspace::redis::cmd`: all crates then use the same version of the library.
 pub use redis;
 pub use reply::decode;

@@ -20,12 +20,15 @@ impl Error {
     /// Redis is unavailable or rejects writes. Logs any other error each time.
     pub fn log(&self) {
         let error = self as &dyn std::error::Error;
-        let is_rejected = matches!(self, Self::Full(_) | Self::ClockAhead(_));
+        let is_rejected = matches!(
+            self,
+            Self::Full(_) | Self::ClockAhead(_) | Self::Recovering(_) | Self::Mismatched
+        );
         if !self.is_unavailable() && !is_rejected {
             tracing::error!(error, "the store failed");
         } else if is_rejected {
             if LOG_THROTTLE.should_log(self.error_type(), Instant::now()) {
-                tracing::warn!(error, "the store rejects writes");
+                tracing::warn!(error, "the store rejects calls");
             }
         } else if LOG_THROTTLE.should_log(self.error_type(), Instant::now()) {
             tracing::warn!(error, "store unavailable");

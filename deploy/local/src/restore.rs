@@ -75,8 +75,9 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
             Name::Relation => {
                 let channel = channel(&args.relation_url, &args.keys)?;
                 let request = relation::RestoreRequest { source, force };
-                let partitions = RelationServiceClient::new(channel).restore(Request::new(request));
-                let partitions = partitions.await.map_err(failed)?.into_inner();
+                let mut client = RelationServiceClient::new(channel);
+                let partitions = client.restore(Request::new(request)).await;
+                let partitions = partitions.map_err(failed)?.into_inner();
                 show("relation", args.verbose, partitions, |response| response.partition).await?;
             }
         }

@@ -285,7 +285,8 @@ async fn an_empty_redis_is_restored_by_an_operator() {
         .await;
         assert!(!system.store.is_ready().await);
         // A process that starts now never serves an empty graph.
-        let (mut other, _) = System::serve(&system.redis, Worker::ONLY, &[&database.flag()]).await;
+        let starting = Worker { index: 1, count: 2 };
+        let (mut other, _) = System::serve(&system.redis, starting, &[&database.flag()]).await;
         let rejected = other.list_edges(followed.clone()).await;
         assert_eq!(rejected.unwrap_err().code(), Code::Unavailable);
 

@@ -64,6 +64,11 @@ impl Database {
         self.inner.timeout
     }
 
+    /// Returns the most connections for writes.
+    pub(crate) fn connections(&self) -> usize {
+        self.inner.pools.writing.options().get_max_connections() as usize
+    }
+
     /// Returns whether the database is a file of this process (SQLite).
     pub fn is_embedded(&self) -> bool {
         self.inner.url.starts_with("sqlite:")

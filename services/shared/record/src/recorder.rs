@@ -21,7 +21,7 @@ use microblog_keyspace::{
     self as keyspace, BacklogMetrics, Change, Journals, Keyspace, ServingState, Version,
 };
 use sqlx::{Any, Transaction};
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, Semaphore};
 use uuid::Uuid;
 
 use crate::{
@@ -149,6 +149,8 @@ pub struct Recorder<T> {
     identity: OnceCell<String>,
     // The partitions that the next run of the recovery recovers.
     lost: Mutex<BTreeSet<Partition>>,
+    // Recoveries leave a connection of the pool to the recording.
+    pub(crate) recoveries: Semaphore,
     // When the last complete run began, and the newest entries that it recorded.
     complete: Mutex<(Instant, Positions)>,
 }
@@ -164,6 +166,7 @@ impl<T: Tables> Recorder<T> {
         tables: T,
     ) -> Self {
         keyspace.states().await_check();
+        let recoveries = Semaphore::new(database.connections().saturating_sub(1).max(1));
         Self {
             database,
             keyspace: keyspace.ignoring_closed(),
@@ -173,6 +176,7 @@ impl<T: Tables> Recorder<T> {
             backlog: BacklogMetrics::new(name),
             identity: OnceCell::new(),
             lost: Mutex::default(),
+            recoveries,
             complete: Mutex::new((Instant::now(), Positions::new())),
         }
     }

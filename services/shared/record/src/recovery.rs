@@ -55,12 +55,14 @@ impl<T: Tables> Recorder<T> {
     pub async fn recover_lost(&self) -> Result<(), RecordError> {
         let lost: Vec<_> = self.lost().iter().copied().collect();
         let recover = async |partition| {
+            // Never closed.
+            let _permit = self.recoveries.acquire().await;
             let holder = Uuid::new_v4().to_string();
             if self.journals.lease(&self.keyspace, partition, &holder, false).await? {
                 self.holding(partition, &holder, self.recover(partition)).await?;
+                self.keyspace.states().set_closed(partition, false);
+                self.lost().remove(&partition);
             }
-            self.keyspace.states().set_closed(partition, false);
-            self.lost().remove(&partition);
             Ok(())
         };
         let mut recovered =
@@ -132,6 +134,8 @@ impl<T: Tables> Recorder<T> {
         partition: Partition,
         work: impl Future<Output = Result<R, RecordError>>,
     ) -> Result<R, RecordError> {
+        // Never closed.
+        let _permit = self.recoveries.acquire().await;
         let holder = Uuid::new_v4().to_string();
         while !self.journals.lease(&self.keyspace, partition, &holder, false).await? {
             tokio::time::sleep(LEASE_RETRY).await;

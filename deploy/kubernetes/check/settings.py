@@ -8,7 +8,7 @@ from programs import OF_THE_SDK
 EXIT_S = 7
 
 # Programs that run without a store, and the store.
-OPTIONAL_STORES = {("microblog-relation", "postgresql")}
+OPTIONAL_STORES = {("microblog-user", "postgresql"), ("microblog-relation", "postgresql")}
 
 
 def check(report, container, programs):

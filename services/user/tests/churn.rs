@@ -58,7 +58,7 @@ async fn work(store: Store, accounts: Accounts) -> HashSet<u64> {
             },
             2 => {
                 if let Ok(user) = accounts.get_by_name(&name(any())).await {
-                    store.delete(user.id, &Hash::none()).await.unwrap();
+                    store.delete(user.id, &Hash::none(), Duration::ZERO).await.unwrap();
                     if rand::random() {
                         accounts.confirm_deletion(user.id).await.unwrap();
                     }
@@ -92,7 +92,7 @@ async fn names_and_addresses_stay_unique_under_aborts_and_deletions(topology: To
         if let Ok(user) = accounts.get_by_name(&name(i)).await {
             named += 1;
             addresses.insert(accounts.get_own(user.id).await.unwrap().email);
-            store.delete(user.id, &Hash::none()).await.unwrap();
+            store.delete(user.id, &Hash::none(), Duration::ZERO).await.unwrap();
         }
     }
     assert_eq!((named, addresses.len() as u64), (alive, alive), "each has its own");

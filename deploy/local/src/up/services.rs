@@ -68,7 +68,7 @@ struct Configs {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     #[error("cannot start the user service")]
-    User(#[source] microblog_user::Error),
+    User(#[source] microblog_user::StartError),
     #[error("cannot start the relation service")]
     Relation(#[source] microblog_relation::StartError),
     #[error("cannot start the post service")]
@@ -93,6 +93,7 @@ impl Plan {
         let mut timeline: microblog_timeline::Config = config_with_redis("timeline", access)?;
         let mut gateway: microblog_gateway::Config = config("gateway", &no_limits_per_address())?;
         // The variable names the database of the archive.
+        user.database.database_url = None;
         relation.database.database_url = None;
         let archive = &mut post.database.database_url;
         let has_local_archive = archive.as_ref().is_none_or(String::is_empty);

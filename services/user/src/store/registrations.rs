@@ -42,6 +42,7 @@ impl Store {
         let mut batch = Batch::new();
         for (partition, group) in &groups {
             let call = Call::new("user_activate")
+                .journal(*partition, keys::journal(*partition))
                 .key(keys::registrations(*partition))
                 .key(keys::accounts(*partition));
             batch.call(*partition, with_profiles(call, group));
@@ -165,6 +166,7 @@ fn pending(partition: Partition) -> redis::Cmd {
 
 fn create(partition: Partition, drafts: &[Draft]) -> Call {
     let call = Call::new("user_create")
+        .journal(partition, keys::journal(partition))
         .key(keys::clock(partition))
         .key(keys::registrations(partition))
         .key(keys::profile_prefix(partition))

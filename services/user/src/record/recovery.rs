@@ -33,6 +33,9 @@ use crate::{
 /// How far ahead of the time ids may be. Those beyond are from a clock that was wrong.
 const AHEAD_MAX: Duration = Duration::from_secs(5 * 60);
 
+/// The start of the first page.
+const FIRST: Option<u64> = Some(0);
+
 /// The columns with the partition of a row, and with those of its claims.
 const OWN: &str = "partition";
 const NAME: &str = "name_partition";
@@ -81,22 +84,19 @@ impl Recovery<'_> {
     }
 
     async fn restore_profiles(&self) -> Result<(), RecordError> {
-        let mut after = 0;
-        loop {
-            let page: Vec<(_, StoredDeletion)> = self.page(OWN, &mut after).await?;
-            if page.is_empty() {
-                break;
-            }
-            self.store.restore_deletions(self.partition, &page).await?;
+        let mut next = FIRST;
+        while let Some(after) = next {
+            let deletions: Vec<(UserId, StoredDeletion)>;
+            (deletions, next) = self.page(OWN, after).await?;
+            self.store.restore_deletions(self.partition, &deletions).await?;
         }
-        let mut after = 0;
-        loop {
-            let page: Vec<(_, StoredAccount)> = self.page(OWN, &mut after).await?;
-            if page.is_empty() {
-                return Ok(());
-            }
-            self.store.restore_accounts(self.partition, &page).await?;
+        let mut next = FIRST;
+        while let Some(after) = next {
+            let accounts: Vec<(UserId, StoredAccount)>;
+            (accounts, next) = self.page(OWN, after).await?;
+            self.store.restore_accounts(self.partition, &accounts).await?;
         }
+        Ok(())
     }
 
     // Meanwhile the partition starts none. None was acknowledged, and their names may belong to
@@ -125,13 +125,11 @@ impl Recovery<'_> {
 
     async fn restore_claims(&self) -> Result<(), RecordError> {
         for (column, kind) in [(NAME, IdentifierKind::Name), (EMAIL, IdentifierKind::Email)] {
-            let mut after = 0;
-            loop {
-                let page: Vec<(UserId, StoredAccount)> = self.page(column, &mut after).await?;
-                if page.is_empty() {
-                    break;
-                }
-                let claims = page.iter().filter_map(|(id, account)| account.claims(*id));
+            let mut next = FIRST;
+            while let Some(after) = next {
+                let accounts: Vec<(UserId, StoredAccount)>;
+                (accounts, next) = self.page(column, after).await?;
+                let claims = accounts.iter().filter_map(|(id, account)| account.claims(*id));
                 let claims: Vec<Registration> = claims.collect();
                 let rightful = claims.iter().map(|claims| {
                     (Identifier::of(claims, kind), ClaimOwner::Account(claims.id), 0)
@@ -143,14 +141,12 @@ impl Recovery<'_> {
     }
 
     async fn restore_holds(&self) -> Result<(), RecordError> {
-        let mut after = 0;
-        loop {
-            let page: Vec<(UserId, StoredDeletion)> = self.page(NAME, &mut after).await?;
-            if page.is_empty() {
-                return Ok(());
-            }
+        let mut next = FIRST;
+        while let Some(after) = next {
+            let deletions: Vec<(UserId, StoredDeletion)>;
+            (deletions, next) = self.page(NAME, after).await?;
             let now = unix_ms(SystemTime::now());
-            let held = page.iter().filter(|(_, deletion)| deletion.held_until_ms > now);
+            let held = deletions.iter().filter(|(_, deletion)| deletion.held_until_ms > now);
             let name = |(id, deletion): &(UserId, StoredDeletion)| {
                 Some((*id, deletion.name(*id)?, deletion.held_until_ms))
             };
@@ -160,6 +156,7 @@ impl Recovery<'_> {
                 .map(|(id, name, until)| (Identifier::Name(name), ClaimOwner::Hold(*id), *until));
             self.settle(&rightful.collect::<Vec<_>>()).await?;
         }
+        Ok(())
     }
 
     /// Restores claims, where they are not right.
@@ -205,15 +202,17 @@ impl Recovery<'_> {
         Ok(ids.iter().zip(profiles).filter_map(profile).collect())
     }
 
+    /// Returns a page of rows, and the start of the next one, if there may be one.
     async fn page<T: Stored + Send>(
         &self,
         column: &'static str,
-        after: &mut u64,
-    ) -> Result<Vec<(UserId, T)>, DatabaseError> {
-        let page = rows::page(self.database.writers(), column, self.partition, *after, PAGE);
+        after: u64,
+    ) -> Result<(Vec<(UserId, T)>, Option<u64>), DatabaseError> {
+        let page = rows::page(self.database.writers(), column, self.partition, after, PAGE);
         let page = self.database.write("SELECT accounts", page).await?;
-        *after = page.last().map_or(*after, |(id, _): &(UserId, T)| id.get());
-        Ok(page)
+        let last = page.last().map(|(id, _): &(UserId, T)| id.get());
+        let next = last.filter(|_| page.len() == PAGE);
+        Ok((page, next))
     }
 }
 

@@ -55,11 +55,17 @@ impl System {
 
     async fn start_as(worker: Worker, topology: Topology, flags: &[&str]) -> Self {
         let redis = Redis::start(topology).await;
-        let url = redis.url("user");
-        // On a busy machine, many hashes exceed the default timeout of a call.
-        let own = ["user", "--redis-url", url.as_str(), "--log", "off"];
-        let own = own.into_iter().chain(["--default-timeout-ms", "60000"]);
-        let config = Config::try_parse_from(own.chain(flags.iter().copied())).unwrap();
+        let client = Self::serve(&redis, worker, flags).await;
+        Self { redis, client }
+    }
+
+    /// Starts another service on the same Redis, with further flags, and returns its client.
+    pub async fn another(&self, flags: &[&str]) -> Client {
+        Self::serve(&self.redis, Worker::ONLY, flags).await
+    }
+
+    async fn serve(redis: &Redis, worker: Worker, flags: &[&str]) -> Client {
+        let config = config(redis, flags);
         let service = microblog_user::service(&config, worker).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
@@ -67,9 +73,17 @@ impl System {
             let never = std::future::pending();
             microblog_chassis::serve(listener, service, &config.chassis, never).await.unwrap();
         });
-        let client = connect(&address).await;
-        Self { redis, client }
+        connect(&address).await
     }
+}
+
+/// Returns a configuration with further flags.
+pub fn config(redis: &Redis, flags: &[&str]) -> Config {
+    let url = redis.url("user");
+    // On a busy machine, many hashes exceed the default timeout of a call.
+    let own = ["user", "--redis-url", url.as_str(), "--log", "off"];
+    let own = own.into_iter().chain(["--default-timeout-ms", "60000"]);
+    Config::try_parse_from(own.chain(flags.iter().copied())).unwrap()
 }
 
 /// Returns a client of the service at an address, once the service is ready.

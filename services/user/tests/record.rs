@@ -1,0 +1,808 @@
+//! The record in SQL has what Redis has: changes and what was there before, also after the database
+//! was away. What Redis has lost comes back from there, and nothing that has ended.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
+mod support;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, SystemTime},
+};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use futures::{StreamExt as _, stream};
+use microblog_domain::{Partition, UserId};
+use microblog_proto::{common::ErrorReason as Reason, user as pb};
+use microblog_record::{RecordError, Recorder};
+use microblog_testkit::{
+    PostgresServer, Store as Redis, Topology, eventually,
+    redis::{self, aio::MultiplexedConnection, cmd},
+};
+use microblog_user::{
+    AccountTables, Accounts, Email, Error, Hash, IdentifierKind, JournalEntry, Name, ProfileField,
+    Store, Token, import::ImportEntry,
+};
+use proptest::{
+    collection::vec,
+    prelude::*,
+    test_runner::{Config as ProptestConfig, TestRunner},
+};
+use sqlx::{AnyConnection, AssertSqlSafe, Connection as _, Row as _, any::AnyRow};
+use support::{
+    PASSWORD, PATIENCE, System, assert_rejected, assert_valid, authenticate, draft, login, register,
+};
+use tempfile::TempDir;
+
+/// A database, removed when dropped.
+enum Database {
+    Sqlite(TempDir),
+    Postgres(PostgresServer),
+}
+
+/// What is recorded of an account, besides its versions: card, address, password hash, request.
+type Row = [String; 4];
+
+impl Database {
+    fn sqlite() -> Self {
+        Self::Sqlite(TempDir::with_prefix("microblog-record-").unwrap())
+    }
+
+    async fn postgres() -> Self {
+        Self::Postgres(PostgresServer::start().await)
+    }
+
+    fn url(&self) -> String {
+        match self {
+            Self::Sqlite(directory) => {
+                format!("sqlite://{}/user.db?mode=rwc", directory.path().display())
+            }
+            Self::Postgres(server) => server.url(),
+        }
+    }
+
+    fn flag(&self) -> String {
+        format!("--database-url={}", self.url())
+    }
+
+    async fn query(&self, statement: String) -> Vec<AnyRow> {
+        sqlx::any::install_default_drivers();
+        // It may be away, or without tables.
+        let Ok(mut connection) = AnyConnection::connect(&self.url()).await else {
+            return Vec::new();
+        };
+        let rows = sqlx::query(AssertSqlSafe(statement)).fetch_all(&mut connection).await;
+        rows.unwrap_or_default()
+    }
+
+    async fn accounts(&self) -> BTreeMap<u64, Row> {
+        let text = "SELECT account, card, email, password, request FROM accounts";
+        let row = |row: &AnyRow| {
+            (row.get::<i64, _>(0) as u64, [1, 2, 3, 4].map(|column| row.get::<String, _>(column)))
+        };
+        self.query(text.to_owned()).await.iter().map(row).collect()
+    }
+
+    /// Returns the deleted accounts: whether they are confirmed, and the names that are held.
+    async fn deletions(&self) -> BTreeMap<u64, (bool, String)> {
+        let text = "SELECT account, confirmed, draft, held_until FROM deleted_accounts";
+        let row = |row: &AnyRow| {
+            let card = BASE64.decode(row.get::<String, _>(2)).unwrap();
+            let is_held = row.get::<i64, _>(3) > 0;
+            let name = if is_held {
+                String::from_utf8(card[2..].to_vec()).unwrap()
+            } else {
+                String::new()
+            };
+            (row.get::<i64, _>(0) as u64, (row.get::<i64, _>(1) == 1, name))
+        };
+        self.query(text.to_owned()).await.iter().map(row).collect()
+    }
+
+    /// Waits until the database has exactly these accounts, as they are in Redis.
+    async fn has(&self, redis: &Redis, ids: &[u64]) {
+        let expected = stored(redis, ids).await;
+        eventually("the changes are recorded", PATIENCE, async || {
+            self.accounts().await == expected
+        })
+        .await;
+    }
+}
+
+/// Starts the service, and waits until all journals are open.
+async fn start(topology: Topology, database: &Database, flags: &[&str]) -> System {
+    let flag = database.flag();
+    let flags = [flags, &[&*flag]].concat();
+    let system = System::start_with(topology, &flags).await;
+    eventually("the database is filled", PATIENCE, async || {
+        let count = "SELECT COUNT(*) FROM journal_positions".to_owned();
+        let rows = database.query(count).await;
+        rows.first().is_some_and(|row| row.get::<i64, _>(0) == i64::from(Partition::COUNT))
+    })
+    .await;
+    system
+}
+
+async fn databases() -> [Database; 2] {
+    [Database::sqlite(), Database::postgres().await]
+}
+
+async fn admin_of(redis: &Redis, key: &str) -> MultiplexedConnection {
+    let node = match redis {
+        Redis::Single(_) => 0,
+        Redis::Cluster(cluster) => cluster.primary_of(key, 0).await,
+    };
+    redis.nodes()[node].admin().await
+}
+
+/// Returns what Redis has of accounts.
+async fn stored(redis: &Redis, ids: &[u64]) -> BTreeMap<u64, Row> {
+    let mut rows = BTreeMap::new();
+    for &id in ids {
+        let key = format!("user:{{{}}}:profile:{id}", Partition::of_id(id));
+        let mut read = cmd("HMGET");
+        read.arg(&key).arg(&["card", "email", "password", "request"]);
+        let mut admin = admin_of(redis, &key).await;
+        let (card, email, password, request): (Vec<u8>, String, String, String) =
+            read.query_async(&mut admin).await.unwrap();
+        rows.insert(id, [BASE64.encode(card), email, password, request]);
+    }
+    rows
+}
+
+async fn update(system: &System, user_id: u64, bio: &str) {
+    let changes = pb::ProfileChanges { bio: Some(bio.to_owned()), ..Default::default() };
+    let request = pb::UpdateProfileRequest { user_id, changes: Some(changes) };
+    system.client.clone().update_profile(request).await.unwrap();
+}
+
+const NEW_PASSWORD: &str = "battery staple";
+
+async fn change_password(system: &System, user_id: u64) {
+    let change = pb::ChangePasswordRequest {
+        user_id,
+        current_password: PASSWORD.to_owned(),
+        new_password: NEW_PASSWORD.to_owned(),
+    };
+    system.client.clone().change_password(change).await.unwrap();
+}
+
+async fn logout(system: &System, token: &str) {
+    let request = pb::LogoutRequest { token: token.to_owned() };
+    system.client.clone().logout(request).await.unwrap();
+}
+
+async fn delete(system: &System, user_id: u64) {
+    let request = pb::DeleteUserRequest { user_id, password: PASSWORD.to_owned() };
+    system.client.clone().delete_user(request).await.unwrap();
+}
+
+async fn confirm(system: &System, user_id: u64) {
+    let request = pb::ConfirmDeletionRequest { user_id };
+    system.client.clone().confirm_deletion(request).await.unwrap();
+}
+
+async fn is_free(system: &System, name: &str) -> bool {
+    let request = pb::CheckAvailabilityRequest { name: name.to_owned() };
+    let answer = system.client.clone().check_availability(request).await.unwrap();
+    answer.into_inner().name_available.unwrap()
+}
+
+async fn import(system: &System, names: impl Iterator<Item = String>) -> Vec<u64> {
+    let request = pb::ImportUsersRequest {
+        names: names.collect(),
+        email_domain: "example.org".to_owned(),
+        ..Default::default()
+    };
+    let answer = system.client.clone().import_users(request).await.unwrap().into_inner();
+    answer.user_ids
+}
+
+/// Returns all entries of the journals of a single server.
+async fn journal_entries(redis: &Redis) -> Vec<String> {
+    let mut entries = Vec::new();
+    for partition in Partition::all() {
+        let key = format!("user:{{{partition}}}:journal");
+        let mut admin = admin_of(redis, &key).await;
+        let read = cmd("XRANGE").arg(&key).arg("-").arg("+").take();
+        let found: Vec<(String, [String; 2])> = read.query_async(&mut admin).await.unwrap();
+        entries.extend(found.into_iter().map(|(_, [_, text])| text));
+    }
+    entries
+}
+
+#[tokio::test]
+async fn changes_reach_the_database() {
+    for (database, topology) in
+        databases().await.into_iter().zip([Topology::Single, Topology::Cluster])
+    {
+        let system = start(topology, &database, &[]).await;
+        let mut ids = Vec::new();
+        for name in ["ann", "Bob", "carl", "dora"] {
+            ids.push(register(&system.client, name).await.id);
+        }
+        let [ann, bob, carl, dora] = ids[..] else { panic!("four accounts") };
+        database.has(&system.redis, &ids).await;
+        update(&system, ann, "one\ntwo").await;
+        change_password(&system, dora).await;
+        delete(&system, bob).await;
+        confirm(&system, bob).await;
+        delete(&system, carl).await;
+        database.has(&system.redis, &[ann, dora]).await;
+        let expected = [(bob, (true, "Bob".to_owned())), (carl, (false, "carl".to_owned()))];
+        assert_eq!(database.deletions().await, expected.into());
+        confirm(&system, carl).await;
+        eventually("the confirmation is recorded", PATIENCE, async || {
+            database.deletions().await[&carl].0
+        })
+        .await;
+        let addresses = database.query("SELECT email FROM deleted_accounts".to_owned()).await;
+        assert!(addresses.iter().all(|row| row.get::<String, _>(0).is_empty()));
+    }
+}
+
+#[tokio::test]
+async fn journals_have_neither_texts_nor_secrets() {
+    let database = Database::sqlite();
+    let system = start(Topology::Single, &database, &[]).await;
+    let ann = register(&system.client, "ann").await.id;
+    database.has(&system.redis, &[ann]).await;
+    update(&system, ann, "secret").await;
+    let token = login(&system.client, "ann", PASSWORD).await.unwrap();
+    logout(&system, &token).await;
+    // Nothing ends.
+    logout(&system, &token).await;
+    let bob = register(&system.client, "bob").await.id;
+    delete(&system, bob).await;
+    confirm(&system, bob).await;
+    confirm(&system, bob).await;
+    let entries = journal_entries(&system.redis).await;
+    let mut kinds = BTreeMap::<&str, usize>::new();
+    for entry in &entries {
+        let parsed = JournalEntry::parse(entry).expect(entry);
+        if parsed != JournalEntry::Journal {
+            *kinds.entry(entry.split(' ').next().unwrap()).or_default() += 1;
+        }
+    }
+    let expected = [
+        ("claim", 4),
+        ("register", 2),
+        ("update", 1),
+        ("logout", 1),
+        ("delete", 1),
+        ("deleted", 1),
+        ("release", 2),
+    ];
+    assert_eq!(kinds, expected.into());
+}
+
+#[tokio::test]
+async fn a_new_database_is_filled_with_what_there_is() {
+    for database in databases().await {
+        let system = System::start(Topology::Single).await;
+        let mut ids = import(&system, (0..500).map(|i| format!("user{i}"))).await;
+        let [bob, carl] =
+            [register(&system.client, "bob").await.id, register(&system.client, "carl").await.id];
+        ids.push(register(&system.client, "ann").await.id);
+        update(&system, ids[0], "changed").await;
+        delete(&system, bob).await;
+        confirm(&system, bob).await;
+        delete(&system, carl).await;
+        system.another(&[&database.flag()]).await;
+        database.has(&system.redis, &ids).await;
+        let expected = [(bob, (true, "bob".to_owned())), (carl, (false, "carl".to_owned()))];
+        assert_eq!(database.deletions().await, expected.into());
+        ids.push(register(&system.client, "dora").await.id);
+        database.has(&system.redis, &ids).await;
+    }
+}
+
+#[tokio::test]
+async fn changes_wait_while_the_database_is_away() {
+    let database = Database::postgres().await;
+    let system = start(Topology::Single, &database, &[]).await;
+    let mut ids = vec![register(&system.client, "ann").await.id];
+    database.has(&system.redis, &ids).await;
+    let Database::Postgres(server) = &database else { unreachable!() };
+    server.kill();
+    update(&system, ids[0], "changed").await;
+    ids.push(register(&system.client, "bob").await.id);
+    let carl = register(&system.client, "carl").await.id;
+    delete(&system, carl).await;
+    confirm(&system, carl).await;
+    server.restart().await;
+    database.has(&system.redis, &ids).await;
+    assert_eq!(database.deletions().await, [(carl, (true, "carl".to_owned()))].into());
+}
+
+/// Returns rules and a recorder of their own.
+async fn recorder(
+    redis: &Redis,
+    database: &Database,
+    hold: Duration,
+) -> (Accounts, Store, Recorder<AccountTables>) {
+    let flags = ["--database-timeout-ms=60000", &database.flag()];
+    let config = support::config(redis, &flags);
+    let opened = microblog_record::Database::open(&config.database).unwrap().unwrap();
+    let (store, accounts) = support::accounts_with_hold(redis, hold).await;
+    (accounts.clone(), store, microblog_user::recorder(accounts, opened))
+}
+
+/// Recovers all partitions, and returns those that needed it.
+async fn recover(system: &System, database: &Database) -> Vec<Partition> {
+    let (_, _, recorder) = recorder(&system.redis, database, Duration::ZERO).await;
+    let recover = async |partition| (partition, recorder.recover(partition).await.unwrap());
+    let recovered: Vec<_> =
+        stream::iter(Partition::all()).map(recover).buffer_unordered(8).collect().await;
+    recovered.into_iter().filter(|(_, needed)| *needed).map(|(partition, _)| partition).collect()
+}
+
+/// What Redis has: each key with its remaining time and its value.
+type Copy = Vec<(Vec<u8>, i64, Vec<u8>)>;
+
+fn partition_of(key: &[u8]) -> u16 {
+    let text = String::from_utf8_lossy(key);
+    text.split_once('{').unwrap().1.split_once('}').unwrap().0.parse().unwrap()
+}
+
+async fn keys(admin: &mut MultiplexedConnection) -> Vec<Vec<u8>> {
+    cmd("KEYS").arg("user:*").query_async(admin).await.unwrap()
+}
+
+async fn copy(redis: &Redis) -> Copy {
+    let mut admin = redis.nodes()[0].admin().await;
+    let mut copied = Copy::new();
+    for key in keys(&mut admin).await {
+        let (ttl, value): (i64, Option<Vec<u8>>) =
+            redis::pipe().pttl(&key).cmd("DUMP").arg(&key).query_async(&mut admin).await.unwrap();
+        // It may have expired in between.
+        copied.extend(value.map(|value| (key, ttl.max(0), value)));
+    }
+    copied
+}
+
+/// Replaces what some partitions have by a copy.
+async fn roll_back(redis: &Redis, copy: &Copy, is_lost: impl Fn(u16) -> bool) {
+    let mut admin = redis.nodes()[0].admin().await;
+    let mut lose = redis::pipe();
+    lose.atomic();
+    for key in keys(&mut admin).await.iter().filter(|key| is_lost(partition_of(key))) {
+        lose.del(key).ignore();
+    }
+    for (key, ttl, value) in copy.iter().filter(|(key, ..)| is_lost(partition_of(key))) {
+        lose.cmd("RESTORE").arg(key).arg(ttl).arg(value).ignore();
+    }
+    let () = lose.query_async(&mut admin).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_empty_redis_is_restored() {
+    for (database, topology) in
+        databases().await.into_iter().zip([Topology::Cluster, Topology::Single])
+    {
+        let system = start(topology, &database, &[]).await;
+        let mut ids = Vec::new();
+        for name in ["ann", "bob", "carl", "dora"] {
+            ids.push(register(&system.client, name).await.id);
+        }
+        let [ann, bob, carl, dora] = ids[..] else { panic!("four accounts") };
+        update(&system, ann, "one\ntwo").await;
+        change_password(&system, dora).await;
+        let token = login(&system.client, "ann", PASSWORD).await.unwrap();
+        delete(&system, bob).await;
+        confirm(&system, bob).await;
+        delete(&system, carl).await;
+        let last = register(&system.client, "last").await.id;
+        let ids = [ann, dora, last];
+        database.has(&system.redis, &ids).await;
+        eventually("deletions are recorded", PATIENCE, async || {
+            database.deletions().await.len() == 2
+        })
+        .await;
+        let before = stored(&system.redis, &ids).await;
+        for node in system.redis.nodes() {
+            cmd("FLUSHALL").exec_async(&mut node.admin().await).await.unwrap();
+        }
+        let rejected = system.client.clone().register(support::registration("last")).await;
+        assert_rejected(rejected, Reason::Recovering);
+        assert_eq!(recover(&system, &database).await.len(), usize::from(Partition::COUNT));
+        assert_valid(&system.client, 3).await;
+        assert_eq!(stored(&system.redis, &ids).await, before);
+        login(&system.client, "ann", PASSWORD).await.unwrap();
+        login(&system.client, "dora", NEW_PASSWORD).await.unwrap();
+        assert_rejected(login(&system.client, "dora", PASSWORD).await, Reason::BadCredentials);
+        assert_rejected(authenticate(&system.client, &token).await, Reason::TokenInvalid);
+        for name in ["bob", "carl"] {
+            assert!(!is_free(&system, name).await, "{name} is held");
+            assert_rejected(login(&system.client, name, PASSWORD).await, Reason::BadCredentials);
+        }
+        let deletions = pb::ListDeletionsRequest { page_size: 10 };
+        let deletions = system.client.clone().list_deletions(deletions).await.unwrap();
+        assert_eq!(deletions.into_inner().user_ids, [carl]);
+        confirm(&system, carl).await;
+        assert!(!is_free(&system, "carl").await);
+        // Recording goes on.
+        let new = register(&system.client, "eve").await.id;
+        database.has(&system.redis, &[ann, dora, last, new]).await;
+        assert!(recover(&system, &database).await.is_empty(), "nothing is left to recover");
+    }
+}
+
+#[tokio::test]
+async fn a_lost_partition_is_restored_and_its_names_are_not_given_away() {
+    for database in databases().await {
+        let system = start(Topology::Single, &database, &["--write-budget-ms=1000"]).await;
+        let ids = import(&system, (0..50).map(|i| format!("user{i}"))).await;
+        let ann = register(&system.client, "ann").await.id;
+        let ids: Vec<u64> = ids.into_iter().chain([ann]).collect();
+        database.has(&system.redis, &ids).await;
+        let before = stored(&system.redis, &ids).await;
+        let lost = Partition::of_id(ann).number();
+        roll_back(&system.redis, &Copy::new(), |partition| partition == lost).await;
+        // Another account must not take the name of a profile that is only lost.
+        let request = support::registration("ann");
+        let taken = system.client.clone().register(request).await;
+        assert_rejected(taken, Reason::Recovering);
+        assert_eq!(recover(&system, &database).await, [Partition::new(lost)]);
+        assert_eq!(stored(&system.redis, &ids).await, before);
+        assert_valid(&system.client, ids.len() as u64).await;
+        login(&system.client, "ann", PASSWORD).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_older_copy_of_redis_is_recovered() {
+    for database in databases().await {
+        let system = start(Topology::Single, &database, &[]).await;
+        let mut ids = Vec::new();
+        for name in ["ann", "bob", "carl", "dora", "eve"] {
+            ids.push(register(&system.client, name).await.id);
+        }
+        let [ann, bob, carl, dora, eve] = ids[..] else { panic!("five accounts") };
+        let [mut revoked, mut other] = [String::new(), String::new()];
+        for token in [&mut revoked, &mut other] {
+            *token = login(&system.client, "ann", PASSWORD).await.unwrap();
+        }
+        let changed = login(&system.client, "dora", PASSWORD).await.unwrap();
+        let kept = login(&system.client, "eve", PASSWORD).await.unwrap();
+        database.has(&system.redis, &ids).await;
+        // A registration that completes after the copy.
+        let (store, accounts) = support::accounts(&system.redis).await;
+        let begun = store.create(&[draft("fred")]).await.unwrap();
+        for kind in [IdentifierKind::Name, IdentifierKind::Email] {
+            store.claim(kind, &begun).await.unwrap();
+        }
+        let older = copy(&system.redis).await;
+        let fred = begun[0].id;
+        assert_eq!(store.activate(&[fred]).await.unwrap(), [true]);
+        update(&system, ann, "new").await;
+        logout(&system, &revoked).await;
+        change_password(&system, dora).await;
+        delete(&system, bob).await;
+        confirm(&system, bob).await;
+        delete(&system, carl).await;
+        let ids = [ann, dora, eve, fred.get()];
+        database.has(&system.redis, &ids).await;
+        eventually("the deletions are recorded", PATIENCE, async || {
+            database.deletions().await.get(&carl).is_some()
+        })
+        .await;
+        let before = stored(&system.redis, &ids).await;
+        roll_back(&system.redis, &older, |_| true).await;
+        assert!(authenticate(&system.client, &revoked).await.is_ok(), "the copy has it");
+        recover(&system, &database).await;
+        assert_eq!(stored(&system.redis, &ids).await, before);
+        assert_valid(&system.client, 4).await;
+        for token in [&revoked, &other, &changed] {
+            assert_rejected(authenticate(&system.client, token).await, Reason::TokenInvalid);
+        }
+        assert_eq!(authenticate(&system.client, &kept).await.unwrap(), eve, "nothing ended");
+        login(&system.client, "dora", NEW_PASSWORD).await.unwrap();
+        for name in ["bob", "carl"] {
+            assert!(!is_free(&system, name).await, "{name} is held");
+        }
+        // Redis had bob: all services delete it again.
+        let mut deletions = accounts.deletions(10).await.unwrap();
+        deletions.sort_unstable();
+        assert_eq!(deletions.iter().map(|id| id.get()).collect::<Vec<_>>(), [bob, carl]);
+        confirm(&system, bob).await;
+        assert!(!is_free(&system, "bob").await, "the hold goes on");
+    }
+}
+
+#[tokio::test]
+async fn a_database_from_an_older_copy_is_written_anew() {
+    for database in databases().await {
+        let system = start(Topology::Single, &database, &[]).await;
+        let ann = register(&system.client, "ann").await.id;
+        database.has(&system.redis, &[ann]).await;
+        let partition = Partition::of_id(ann);
+        for text in [
+            format!(
+                "UPDATE accounts SET password = 'old', password_version = 9 WHERE account = {ann}"
+            ),
+            format!(
+                "UPDATE journal_positions SET version = 1, entry = 'x' WHERE partition = {partition}"
+            ),
+        ] {
+            database.query(text).await;
+        }
+        let key = format!("user:{{{partition}}}:journal");
+        let mut admin = admin_of(&system.redis, &key).await;
+        let trim = cmd("XTRIM").arg(&key).arg("MAXLEN").arg(1).take();
+        let () = trim.query_async(&mut admin).await.unwrap();
+        assert_eq!(recover(&system, &database).await, [partition]);
+        database.has(&system.redis, &[ann]).await;
+        login(&system.client, "ann", PASSWORD).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn ids_are_not_issued_again() {
+    let database = Database::sqlite();
+    let system = start(Topology::Single, &database, &[]).await;
+    // As if ids had been issued four minutes from now.
+    let later = SystemTime::now() + Duration::from_secs(4 * 60);
+    let mut admin = system.redis.nodes()[0].admin().await;
+    let mut set = redis::pipe();
+    for partition in Partition::all() {
+        let tick = microblog_domain::Stamp::first_at(later, partition).get() >> 12 << 2;
+        set.set(format!("user:{{{partition}}}:clock"), tick).ignore();
+    }
+    let () = set.query_async(&mut admin).await.unwrap();
+    let mut ids = Vec::new();
+    for batch in 0..3 {
+        ids.extend(import(&system, (0..500).map(|i| format!("user{batch}_{i}"))).await);
+    }
+    database.has(&system.redis, &ids).await;
+    cmd("FLUSHALL").exec_async(&mut admin).await.unwrap();
+    recover(&system, &database).await;
+    let mut newest = BTreeMap::new();
+    for &id in &ids {
+        let newest = newest.entry(Partition::of_id(id)).or_default();
+        *newest = id.max(*newest);
+    }
+    for id in import(&system, (0..500).map(|i| format!("new{i}"))).await {
+        assert!(newest.get(&Partition::of_id(id)).is_none_or(|&newest| id > newest), "{id}");
+    }
+}
+
+/// A change of the accounts, by a number that selects one.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Register(u8),
+    Update(u8),
+    ChangePassword(u8),
+    Login(u8),
+    Logout(u8),
+    Delete(u8),
+    Confirm(u8),
+    Record,
+}
+
+const NAMES: u8 = 6;
+
+fn step() -> impl Strategy<Value = Step> {
+    let which = 0..NAMES;
+    prop_oneof![
+        4 => which.clone().prop_map(Step::Register),
+        2 => which.clone().prop_map(Step::Update),
+        1 => which.clone().prop_map(Step::ChangePassword),
+        2 => which.clone().prop_map(Step::Login),
+        1 => which.clone().prop_map(Step::Logout),
+        2 => which.clone().prop_map(Step::Delete),
+        1 => which.prop_map(Step::Confirm),
+        1 => Just(Step::Record),
+    ]
+}
+
+/// What callers can see: the accounts, the sessions, and the names that are free.
+#[derive(Debug, PartialEq)]
+struct View {
+    accounts: BTreeMap<u64, String>,
+    sessions: BTreeSet<String>,
+    free: Vec<u8>,
+}
+
+struct World {
+    accounts: Accounts,
+    store: Store,
+    recorder: Recorder<AccountTables>,
+    hold: Duration,
+    made: BTreeSet<UserId>,
+    deleted: Vec<UserId>,
+    tokens: Vec<(UserId, String)>,
+    // Accounts of which a session has ended.
+    ended: BTreeSet<UserId>,
+    count: usize,
+}
+
+fn name(which: u8) -> Name {
+    Name::parse("name", &format!("name{which}")).unwrap()
+}
+
+impl World {
+    async fn take(&mut self, step: Step) {
+        self.count += 1;
+        let owner = match step {
+            Step::Register(which) => return self.register(which).await,
+            Step::Record => return self.recorder.record_all().await.unwrap(),
+            Step::Confirm(which) => {
+                if let Some(&id) = self.deleted.get(usize::from(which)) {
+                    self.accounts.confirm_deletion(id).await.unwrap();
+                }
+                return;
+            }
+            Step::Update(which)
+            | Step::ChangePassword(which)
+            | Step::Login(which)
+            | Step::Logout(which)
+            | Step::Delete(which) => self.accounts.get_by_name(&name(which)).await,
+        };
+        let Ok(owner) = owner else { return };
+        let (id, record) = (owner.id, self.accounts.get_own(owner.id).await.unwrap());
+        match step {
+            Step::Update(_) => {
+                let changes = [(ProfileField::Bio, format!("bio {}", self.count))];
+                self.store.update(id, &changes).await.unwrap();
+            }
+            Step::ChangePassword(_) => {
+                let new = Hash::stored(format!("hash {}", self.count));
+                self.store.change_password(id, &record.password, &new).await.unwrap();
+                self.ended.insert(id);
+            }
+            Step::Login(_) => {
+                let token = Token::issue(id).unwrap();
+                let email = Email::parse("email", &record.email).unwrap();
+                let end = SystemTime::now() + Duration::from_secs(3_600);
+                let open =
+                    self.store.open_session(id, &email, &record.password, token.fingerprint(), end);
+                assert!(open.await.unwrap());
+                self.tokens.push((id, token.reveal()));
+            }
+            Step::Logout(_) => {
+                if let Some((_, token)) = self.tokens.iter().find(|(of, _)| *of == id) {
+                    self.accounts.logout(token).await.unwrap();
+                    self.ended.insert(id);
+                }
+            }
+            Step::Delete(_) => {
+                self.store.delete(id, &record.password, self.hold).await.unwrap();
+                self.deleted.insert(0, id);
+            }
+            Step::Register(_) | Step::Confirm(_) | Step::Record => unreachable!(),
+        }
+    }
+
+    async fn register(&mut self, which: u8) {
+        let email = Email::parse("email", &format!("address{which}@example.org")).unwrap();
+        let entries = vec![ImportEntry { name: name(which), email }];
+        let imported = self.accounts.import(entries, None).await.unwrap();
+        self.made.extend(imported.ids.into_iter().flatten());
+    }
+
+    async fn view(&self) -> View {
+        let (mut accounts, mut sessions, mut free) = Default::default();
+        for &id in &self.made {
+            match self.accounts.get_own(id).await {
+                Ok(record) => {
+                    let password = record.password.as_str();
+                    let text = format!("{:?} {} {password}", record.user, record.email);
+                    BTreeMap::insert(&mut accounts, id.get(), text);
+                }
+                Err(Error::UserNotFound) => {}
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+        for (_, token) in &self.tokens {
+            if self.accounts.authenticate(token).await.is_ok() {
+                BTreeSet::insert(&mut sessions, token.clone());
+            }
+        }
+        for which in 0..NAMES {
+            if self.accounts.is_free(&name(which)).await.unwrap() {
+                Vec::push(&mut free, which);
+            }
+        }
+        View { accounts, sessions, free }
+    }
+
+    /// Recovers the partitions of which Redis lacks changes.
+    async fn recover(&self) {
+        match self.recorder.record_all().await {
+            Ok(()) => {}
+            Err(RecordError::Diverged(partitions)) => {
+                for partition in partitions {
+                    assert!(self.recorder.recover(partition).await.unwrap());
+                }
+            }
+            Err(error) => panic!("{error:?}"),
+        }
+        self.recorder.record_all().await.unwrap();
+    }
+
+    async fn assert_valid(&self, accounts: usize) {
+        let mut checked = 0;
+        for partition in Partition::all() {
+            let report = self.accounts.verify(partition).await.unwrap();
+            assert!(report.violations.is_empty(), "{:?}", report.violations);
+            checked += report.checked;
+        }
+        assert_eq!(checked, accounts as u64);
+    }
+}
+
+/// Takes steps, copies Redis, takes further steps, puts the copy back in some partitions, and
+/// recovers.
+async fn assert_recovered(
+    redis: &Redis,
+    is_held: bool,
+    before: Vec<Step>,
+    after: Vec<Step>,
+    lost: [bool; 4],
+) {
+    let mut admin = redis.nodes()[0].admin().await;
+    cmd("FLUSHALL").exec_async(&mut admin).await.unwrap();
+    let database = Database::sqlite();
+    let hold = if is_held { Duration::from_secs(3_600) } else { Duration::ZERO };
+    let (accounts, store, recorder) = recorder(redis, &database, hold).await;
+    recorder.record_all().await.unwrap();
+    let mut world = World {
+        accounts,
+        store,
+        recorder,
+        hold,
+        made: BTreeSet::new(),
+        deleted: Vec::new(),
+        tokens: Vec::new(),
+        ended: BTreeSet::new(),
+        count: 0,
+    };
+    for step in before {
+        world.take(step).await;
+    }
+    let older = copy(redis).await;
+    let (sessions, ()) = (world.view().await.sessions, world.ended.clear());
+    for step in after {
+        world.take(step).await;
+    }
+    world.recorder.record_all().await.unwrap();
+    let expected = world.view().await;
+    let is_lost = |partition: u16| lost[usize::from(partition % 4)];
+    roll_back(redis, &older, is_lost).await;
+    world.recover().await;
+    let View { accounts, sessions: alive, free } = world.view().await;
+    assert_eq!((&accounts, &free), (&expected.accounts, &expected.free));
+    assert!(alive.is_subset(&expected.sessions), "an ended session lives");
+    for (of, token) in &world.tokens {
+        let is_untouched = !world.ended.contains(of) && accounts.contains_key(&of.get());
+        let is_alive = alive.contains(token);
+        assert!(is_alive || !is_untouched || !sessions.contains(token), "a session is lost");
+    }
+    world.assert_valid(accounts.len()).await;
+    // Each free name has one new account.
+    let made = world.made.clone();
+    for &which in &free {
+        world.register(which).await;
+    }
+    assert_eq!(world.made.len(), made.len() + free.len(), "an id is issued again");
+    world.assert_valid(accounts.len() + free.len()).await;
+    world.recorder.record_all().await.unwrap();
+    let ids: Vec<u64> = world.view().await.accounts.into_keys().collect();
+    assert_eq!(database.accounts().await, stored(redis, &ids).await);
+}
+
+#[test]
+fn any_changes_survive_the_loss_of_any_partitions() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let redis = runtime.block_on(Redis::start(Topology::Single));
+    let steps = || vec(step(), 0..30);
+    let lost = any::<[bool; 4]>();
+    let mut runner = TestRunner::new(ProptestConfig { cases: 12, ..ProptestConfig::default() });
+    let case = (any::<bool>(), steps(), steps(), lost);
+    let done = runner.run(&case, |(is_held, before, after, lost)| {
+        runtime.block_on(assert_recovered(&redis, is_held, before, after, lost));
+        Ok(())
+    });
+    done.unwrap();
+}

@@ -16,7 +16,7 @@ use microblog_domain::{Partition, UserId};
 use microblog_proto::{common::ErrorReason as Reason, user as pb};
 use microblog_record::{RecordError, Recorder};
 use microblog_testkit::{
-    PostgresServer, Store as Redis, Topology, eventually,
+    Store as Redis, Topology, eventually,
     redis::{self, aio::MultiplexedConnection, cmd},
 };
 use microblog_user::{
@@ -28,87 +28,25 @@ use proptest::{
     prelude::*,
     test_runner::{Config as ProptestConfig, TestRunner},
 };
-use sqlx::{AnyConnection, AssertSqlSafe, Connection as _, Row as _, any::AnyRow};
+use sqlx::{Row as _, any::AnyRow};
 use support::{
-    PASSWORD, PATIENCE, System, assert_rejected, assert_valid, authenticate, draft, login, register,
+    PASSWORD, PATIENCE, System, assert_rejected, assert_valid, authenticate,
+    database::{Database, admin_of, recorder, stored},
+    draft, login, register,
 };
-use tempfile::TempDir;
 
-/// A database, removed when dropped.
-enum Database {
-    Sqlite(TempDir),
-    Postgres(PostgresServer),
+/// Returns the deleted accounts: whether they are confirmed, and the names that are held.
+async fn deletions(database: &Database) -> BTreeMap<u64, (bool, String)> {
+    let text = "SELECT account, confirmed, draft, held_until FROM deleted_accounts";
+    let row = |row: &AnyRow| {
+        let card = BASE64.decode(row.get::<String, _>(2)).unwrap();
+        let is_held = row.get::<i64, _>(3) > 0;
+        let name =
+            if is_held { String::from_utf8(card[2..].to_vec()).unwrap() } else { String::new() };
+        (row.get::<i64, _>(0) as u64, (row.get::<i64, _>(1) == 1, name))
+    };
+    database.query(text.to_owned()).await.iter().map(row).collect()
 }
-
-/// What is recorded of an account, besides its versions: card, address, password hash, request.
-type Row = [String; 4];
-
-impl Database {
-    fn sqlite() -> Self {
-        Self::Sqlite(TempDir::with_prefix("microblog-record-").unwrap())
-    }
-
-    async fn postgres() -> Self {
-        Self::Postgres(PostgresServer::start().await)
-    }
-
-    fn url(&self) -> String {
-        match self {
-            Self::Sqlite(directory) => {
-                format!("sqlite://{}/user.db?mode=rwc", directory.path().display())
-            }
-            Self::Postgres(server) => server.url(),
-        }
-    }
-
-    fn flag(&self) -> String {
-        format!("--database-url={}", self.url())
-    }
-
-    async fn query(&self, statement: String) -> Vec<AnyRow> {
-        sqlx::any::install_default_drivers();
-        // It may be away, or without tables.
-        let Ok(mut connection) = AnyConnection::connect(&self.url()).await else {
-            return Vec::new();
-        };
-        let rows = sqlx::query(AssertSqlSafe(statement)).fetch_all(&mut connection).await;
-        rows.unwrap_or_default()
-    }
-
-    async fn accounts(&self) -> BTreeMap<u64, Row> {
-        let text = "SELECT account, card, email, password, request FROM accounts";
-        let row = |row: &AnyRow| {
-            (row.get::<i64, _>(0) as u64, [1, 2, 3, 4].map(|column| row.get::<String, _>(column)))
-        };
-        self.query(text.to_owned()).await.iter().map(row).collect()
-    }
-
-    /// Returns the deleted accounts: whether they are confirmed, and the names that are held.
-    async fn deletions(&self) -> BTreeMap<u64, (bool, String)> {
-        let text = "SELECT account, confirmed, draft, held_until FROM deleted_accounts";
-        let row = |row: &AnyRow| {
-            let card = BASE64.decode(row.get::<String, _>(2)).unwrap();
-            let is_held = row.get::<i64, _>(3) > 0;
-            let name = if is_held {
-                String::from_utf8(card[2..].to_vec()).unwrap()
-            } else {
-                String::new()
-            };
-            (row.get::<i64, _>(0) as u64, (row.get::<i64, _>(1) == 1, name))
-        };
-        self.query(text.to_owned()).await.iter().map(row).collect()
-    }
-
-    /// Waits until the database has exactly these accounts, as they are in Redis.
-    async fn has(&self, redis: &Redis, ids: &[u64]) {
-        let expected = stored(redis, ids).await;
-        eventually("the changes are recorded", PATIENCE, async || {
-            self.accounts().await == expected
-        })
-        .await;
-    }
-}
-
 /// Starts the service, and waits until all journals are open.
 async fn start(topology: Topology, database: &Database, flags: &[&str]) -> System {
     let flag = database.flag();
@@ -125,29 +63,6 @@ async fn start(topology: Topology, database: &Database, flags: &[&str]) -> Syste
 
 async fn databases() -> [Database; 2] {
     [Database::sqlite(), Database::postgres().await]
-}
-
-async fn admin_of(redis: &Redis, key: &str) -> MultiplexedConnection {
-    let node = match redis {
-        Redis::Single(_) => 0,
-        Redis::Cluster(cluster) => cluster.primary_of(key, 0).await,
-    };
-    redis.nodes()[node].admin().await
-}
-
-/// Returns what Redis has of accounts.
-async fn stored(redis: &Redis, ids: &[u64]) -> BTreeMap<u64, Row> {
-    let mut rows = BTreeMap::new();
-    for &id in ids {
-        let key = format!("user:{{{}}}:profile:{id}", Partition::of_id(id));
-        let mut read = cmd("HMGET");
-        read.arg(&key).arg(&["card", "email", "password", "request"]);
-        let mut admin = admin_of(redis, &key).await;
-        let (card, email, password, request): (Vec<u8>, String, String, String) =
-            read.query_async(&mut admin).await.unwrap();
-        rows.insert(id, [BASE64.encode(card), email, password, request]);
-    }
-    rows
 }
 
 async fn update(system: &System, user_id: u64, bio: &str) {
@@ -230,10 +145,10 @@ async fn changes_reach_the_database() {
         delete(&system, carl).await;
         database.has(&system.redis, &[ann, dora]).await;
         let expected = [(bob, (true, "Bob".to_owned())), (carl, (false, "carl".to_owned()))];
-        assert_eq!(database.deletions().await, expected.into());
+        assert_eq!(deletions(&database).await, expected.into());
         confirm(&system, carl).await;
         eventually("the confirmation is recorded", PATIENCE, async || {
-            database.deletions().await[&carl].0
+            deletions(&database).await[&carl].0
         })
         .await;
         let addresses = database.query("SELECT email FROM deleted_accounts".to_owned()).await;
@@ -291,7 +206,7 @@ async fn a_new_database_is_filled_with_what_there_is() {
         system.another(&[&database.flag()]).await;
         database.has(&system.redis, &ids).await;
         let expected = [(bob, (true, "bob".to_owned())), (carl, (false, "carl".to_owned()))];
-        assert_eq!(database.deletions().await, expected.into());
+        assert_eq!(deletions(&database).await, expected.into());
         ids.push(register(&system.client, "dora").await.id);
         database.has(&system.redis, &ids).await;
     }
@@ -312,20 +227,7 @@ async fn changes_wait_while_the_database_is_away() {
     confirm(&system, carl).await;
     server.restart().await;
     database.has(&system.redis, &ids).await;
-    assert_eq!(database.deletions().await, [(carl, (true, "carl".to_owned()))].into());
-}
-
-/// Returns rules and a recorder of their own.
-async fn recorder(
-    redis: &Redis,
-    database: &Database,
-    hold: Duration,
-) -> (Accounts, Store, Recorder<AccountTables>) {
-    let flags = ["--database-timeout-ms=60000", &database.flag()];
-    let config = support::config(redis, &flags);
-    let opened = microblog_record::Database::open(&config.database).unwrap().unwrap();
-    let (store, accounts) = support::accounts_with_hold(redis, hold).await;
-    (accounts.clone(), store, microblog_user::recorder(accounts, opened))
+    assert_eq!(deletions(&database).await, [(carl, (true, "carl".to_owned()))].into());
 }
 
 /// Recovers all partitions, and returns those that needed it.
@@ -396,7 +298,7 @@ async fn an_empty_redis_is_restored() {
         let ids = [ann, dora, last];
         database.has(&system.redis, &ids).await;
         eventually("deletions are recorded", PATIENCE, async || {
-            database.deletions().await.len() == 2
+            deletions(&database).await.len() == 2
         })
         .await;
         let before = stored(&system.redis, &ids).await;
@@ -484,7 +386,7 @@ async fn an_older_copy_of_redis_is_recovered() {
         let ids = [ann, dora, eve, fred.get()];
         database.has(&system.redis, &ids).await;
         eventually("the deletions are recorded", PATIENCE, async || {
-            database.deletions().await.get(&carl).is_some()
+            deletions(&database).await.contains_key(&carl)
         })
         .await;
         let before = stored(&system.redis, &ids).await;
@@ -508,6 +410,26 @@ async fn an_older_copy_of_redis_is_recovered() {
         confirm(&system, bob).await;
         assert!(!is_free(&system, "bob").await, "the hold goes on");
     }
+}
+
+#[tokio::test]
+async fn a_name_goes_to_its_last_owner() {
+    let database = Database::sqlite();
+    let system = start(Topology::Single, &database, &["--freed-name-hold-s=0"]).await;
+    let first = register(&system.client, "ann").await.id;
+    database.has(&system.redis, &[first]).await;
+    let older = copy(&system.redis).await;
+    delete(&system, first).await;
+    let second = register(&system.client, "ann").await.id;
+    database.has(&system.redis, &[second]).await;
+    roll_back(&system.redis, &older, |_| true).await;
+    // While the partition of the first account has the copy yet.
+    let (_, _, recorder) = recorder(&system.redis, &database, Duration::ZERO).await;
+    assert!(recorder.recover(Partition::of_text("ann")).await.unwrap());
+    recover(&system, &database).await;
+    assert_valid(&system.client, 1).await;
+    assert!(!is_free(&system, "ann").await);
+    login(&system.client, "ann", PASSWORD).await.unwrap();
 }
 
 #[tokio::test]

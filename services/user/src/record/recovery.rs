@@ -193,13 +193,20 @@ impl Recovery<'_> {
         Ok(self.store.restore_claims(self.partition, &restored).await?)
     }
 
-    /// Returns profiles, without damaged ones.
+    /// Returns profiles, without damaged ones, and without accounts that are deleted by the database:
+    /// their partitions may not be recovered yet.
     async fn profiles(&self, ids: &[UserId]) -> Result<HashMap<UserId, Record>, RecordError> {
         let profiles = self.store.read_each(ids).await.map_err(redis_failed)?;
         let profile = |(&id, profile): (&UserId, Result<Option<Record>, Error>)| {
             Some((id, profile.ok().flatten()?))
         };
-        Ok(ids.iter().zip(profiles).filter_map(profile).collect())
+        let mut profiles: HashMap<_, _> = ids.iter().zip(profiles).filter_map(profile).collect();
+        let found: Vec<UserId> = profiles.keys().copied().collect();
+        let deleted = rows::deleted_among(self.database.writers(), &found);
+        for id in self.database.write("SELECT deleted_accounts", deleted).await? {
+            profiles.remove(&id);
+        }
+        Ok(profiles)
     }
 
     /// Returns a page of rows, and the start of the next one, if there may be one.

@@ -188,6 +188,25 @@ pub(super) async fn page<T: Stored>(
     rows.iter().map(|row| Ok((read_id(row, 0, UserId::new)?, T::decode(row)?))).collect()
 }
 
+/// Returns those of some accounts that are deleted.
+pub(super) async fn deleted_among(
+    connections: &sqlx::Pool<Any>,
+    ids: &[UserId],
+) -> Result<Vec<UserId>, sqlx::Error> {
+    let mut deleted = Vec::new();
+    for ids in ids.chunks(ROWS_MAX) {
+        let text = format!(
+            "SELECT account FROM deleted_accounts WHERE account IN ({})",
+            list(1, ids.len())
+        );
+        let query = ids.iter().fold(statement(text), |query, id| query.bind(number(id.get())));
+        for row in query.fetch_all(connections).await? {
+            deleted.push(read_id(&row, 0, UserId::new)?);
+        }
+    }
+    Ok(deleted)
+}
+
 /// Returns the greatest id of a partition that is recorded, up to a limit; 0 if there is none.
 pub(super) async fn newest_id(
     connections: &sqlx::Pool<Any>,

@@ -3,6 +3,8 @@
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "only tests use it")]
 
+pub mod database;
+
 use std::{
     net::TcpListener,
     time::{Duration, Instant},

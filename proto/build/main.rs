@@ -12,9 +12,10 @@ use protox::Compiler;
 
 use access::Contract;
 
-const FILES: [&str; 11] = [
+const FILES: [&str; 12] = [
     "microblog/common/v1/access.proto",
     "microblog/common/v1/error.proto",
+    "microblog/common/v1/restore.proto",
     "microblog/user/v1/user.proto",
     "microblog/relation/v1/relation.proto",
     "microblog/post/v1/post.proto",

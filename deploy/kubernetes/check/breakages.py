@@ -10,6 +10,7 @@ from report import Report
 
 SERVER = "kubernetes/base/server.yaml"
 POST = "kubernetes/base/post.yaml"
+RELATION = "kubernetes/base/relation.yaml"
 ENV = "kubernetes/base/server.env"
 SCALING = "kubernetes/components/autoscaling"
 TLS = "kubernetes/components/tls"
@@ -18,6 +19,7 @@ COLLECTOR = "kubernetes/components/collector/collector.yaml"
 COLLECTOR_CONFIG = "kubernetes/components/collector/config.yaml"
 LOCAL = "kubernetes/overlays/local"
 REDIS = "kubernetes/components/redis/redis.yaml"
+POSTGRESQL = "kubernetes/components/postgresql/postgresql.yaml"
 PRODUCTION = "kubernetes/overlays/production"
 
 BREAKAGES = [
@@ -51,8 +53,9 @@ BREAKAGES = [
     # workloads.py: references
     (POST, "key: REDIS_NODES", "key: REDIS_NODE", "has no REDIS_NODE"),
     (POST, "name: redis-post", "name: redis-posts", "there is no Secret redis-posts"),
-    (f"{PRODUCTION}/kustomization.yaml", "redis-timeline archive; do", "archive; do",
+    (f"{PRODUCTION}/kustomization.yaml", "redis-timeline \\\n", "\\\n",
      "redis-timeline is missing"),
+    (f"{PRODUCTION}/kustomization.yaml", " database-post; do", "; do", "database-post is missing"),
     (f"{PRODUCTION}/kustomization.yaml", "generic identity", "generic keys", "identity is missing"),
     (f"{LOCAL}/kustomization.yaml", "- keys=", "- key=", "has no keys"),
     (POST, "  selector:\n    app.kubernetes.io/name: post", "  selector:\n    name: post",
@@ -113,6 +116,9 @@ BREAKAGES = [
     (POST, "0.0.0.0:50053", "127.0.0.1:50053", "not reachable by others"),
     (ENV, "0.0.0.0:9464", "127.0.0.1:9464", "serves metrics on"),
     (POST, "name: MICROBLOG_DATABASE_URL", "name: DATABASE_URL", "MICROBLOG_DATABASE_URL is missing"),
+    (RELATION, "name: MICROBLOG_DATABASE_URL", "name: DATABASE_URL",
+     "MICROBLOG_DATABASE_URL is missing"),
+    (RELATION, "postgres://relation:", "postgres://post:", "the user of MICROBLOG_DATABASE_URL"),
     (POST, "http://timeline:50054", "http://relation:50054", "not of timeline"),
     (POST, "http://timeline:50054", "http://timeline:50055", "has no port 50055"),
     # network.py
@@ -125,9 +131,12 @@ BREAKAGES = [
     ("kubernetes/base/network.yaml", "port: 9464", "port: 9465", "monitoring may call post"),
     ("kubernetes/base/gateway.yaml", "microblog-caller: ", "caller: ", "a caller may call gateway"),
     (REDIS, "                  - timeline\n", "", "timeline may call redis"),
+    (POSTGRESQL, "                  - relation\n", "", "relation may call postgresql"),
     (COLLECTOR, "port: 4317\n    - from", "port: 4318\n    - from",
      "may call collector on 4317"),
     (f"{PRODUCTION}/networks.yaml", "port: 6379", "port: 6380", "6379 is missing"),
+    (f"{PRODUCTION}/networks.yaml", "          - relation\n          - post\n  policyTypes",
+     "          - post\n  policyTypes", "5432 is missing"),
     # collector.py
     (COLLECTOR_CONFIG, "0.0.0.0:9464", "0.0.0.0:8889", "ports: 8889 is missing"),
     (COLLECTOR_CONFIG, "0.0.0.0:4317", "localhost:4317", "cannot be reached by others"),
@@ -137,6 +146,7 @@ BREAKAGES = [
     ("compose.yaml", "stop_grace_period: 30s", "stop_grace_period: 20s", "is killed after 20 s"),
     ("compose.yaml", "MICROBLOG_USER_URL", "USER_URL", "MICROBLOG_USER_URL is missing"),
     ("compose.yaml", "@redis:6379", "@redys:6379", "the address of redys"),
+    ("compose.yaml", "postgres://relation:", "postgres://post:", "the user of MICROBLOG_DATABASE_URL"),
     ("compose.yaml", "http://post:50053", "http://post:50054", "the port"),
     ("compose.yaml", "127.0.0.1:50050:50050", "50050:50050", "open to the network"),
     ("compose.yaml", "source: redis-admin", "source: admin", "no such config: admin"),

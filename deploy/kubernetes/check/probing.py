@@ -33,22 +33,24 @@ class System:
     containers: list[Container]
     redis: Container
     """The container of its Redis, or a similar one if the deployment has none."""
-
-    def addressed(self, variable):
-        """The parts of the first address in a variable."""
-        values = (one.environment.get(variable) for one in self.containers)
-        return urlsplit(next(value for value in values if value))
+    postgresql: Container
+    """The same for PostgreSQL."""
 
 
 def of_overlay(overlay, overlays):
-    """The system of an overlay. Without a Redis in the overlay, uses that of another overlay
+    """The system of an overlay. Without stores in the overlay, uses those of another overlay
     with the passwords of the servers."""
     own = list(containers(overlay))
-    found = [one for one in own if one.name == "redis"]
-    if not found:
-        every = [one for other in overlays for one in containers(other)]
-        found = [_with_passwords(one, own) for one in every if one.name == "redis"]
-    return System(f"overlay {overlay.name}", own, found[0])
+    every = [one for other in overlays for one in containers(other)]
+
+    def store(name, with_passwords):
+        found = [one for one in own if one.name == name]
+        return found[0] if found else with_passwords(
+            next(one for one in every if one.name == name), own
+        )
+
+    redis, postgresql = store("redis", _redis_with), store("postgresql", _postgresql_with)
+    return System(f"overlay {overlay.name}", own, redis, postgresql)
 
 
 def of_compose(compose):
@@ -58,14 +60,30 @@ def of_compose(compose):
     password = redis.mounts["/run/secrets/redis"]["admin"]
     probes = {"readinessProbe": {"exec": {"command": ["sh", "-c", ping]}}}
     redis = replace(redis, environment={"REDISCLI_AUTH": password}, probes=probes)
-    return System("compose.yaml", compose.containers, redis)
+    postgresql = next(one for one in compose.containers if one.name == "postgresql")
+    return System("compose.yaml", compose.containers, redis, postgresql)
 
 
-def _with_passwords(redis, servers):
-    urls = [urlsplit(one.environment.get("MICROBLOG_REDIS_URL", "")) for one in servers]
-    passwords = {url.username: unquote(url.password) for url in urls if url.username}
+def _redis_with(redis, servers):
+    """A Redis with the passwords of the servers."""
+    passwords = {url.username: unquote(url.password) for url in _urls(servers, "REDIS")}
     passwords["admin"] = redis.environment["REDISCLI_AUTH"]
     return replace(redis, mounts=redis.mounts | {"/run/secrets/redis": passwords})
+
+
+def _postgresql_with(postgresql, servers):
+    """A PostgreSQL with the database and the passwords of the servers."""
+    environment = dict(postgresql.environment)
+    for url in _urls(servers, "DATABASE"):
+        environment["POSTGRES_DB"] = url.path[1:]
+        environment[f"DATABASE_{url.username.upper()}_PASSWORD"] = unquote(url.password)
+    return replace(postgresql, environment=environment)
+
+
+def _urls(servers, store):
+    """The URLs of a store, of those servers that have one."""
+    values = (one.environment.get(f"MICROBLOG_{store}_URL") for one in servers)
+    return [urlsplit(value) for value in values if value]
 
 
 def check(report, system, programs):
@@ -104,17 +122,12 @@ class _Trial:
         ]
         for server in servers:
             self._check_alive(server)
-        archive = self._start_stores()
+        database = self._start_stores()
         for server in servers:
             self._check_ready(server)
         self._check_tour()
-        # Checks for the table, not for posts: the tour deletes its authors at the end, and their
-        # posts may never be archived.
-        post = next(one for one in servers if one.container.name == "post")
-        self.report.unless(
-            eventually(lambda: archive.query("select count(*) from posts")),
-            f"the archive has no tables:{end_of(post.process.log)}",
-        )
+        for server in servers:
+            self._check_tables(server, database)
         self._check_end(servers)
         for server in servers:
             with self.report.at(server.container.name):
@@ -155,20 +168,15 @@ class _Trial:
                     environment[variable] = f"{here}{value.removeprefix(path)}"
 
     def _start_stores(self):
-        kind = self.system.addressed("MICROBLOG_REDIS_URL").scheme
+        kind = _urls(self.system.containers, "REDIS")[0].scheme
         self.stack.enter_context(stores.redis(
             self.system.redis, self.directory / "redis", self.ports["redis"],
             is_cluster="cluster" in kind,
         ))
-        url = self.system.addressed("MICROBLOG_DATABASE_URL")
-        user, password, database = url.username, unquote(url.password), url.path[1:]
-        for own in (one for one in self.system.containers if one.name == "postgresql"):
-            names = ("POSTGRES_USER", "POSTGRES_PASSWORD", "POSTGRES_DB")
-            user, password, database = (own.environment[name] for name in names)
         directory, port = self.directory / "postgresql", self.ports["postgresql"]
-        archive = stores.Archive(directory, port, user, password, database)
-        self.stack.enter_context(archive.running())
-        return archive
+        database = stores.Database(self.system.postgresql, directory, port)
+        self.stack.enter_context(database.running())
+        return database
 
     def _check_alive(self, server):
         """Checks that a server without its stores starts, is live, and is not ready."""
@@ -216,6 +224,19 @@ class _Trial:
 
         # Polls, because its store may be slow briefly.
         self.report.unless(eventually(shows), "its metrics do not report it as serving")
+
+    def _check_tables(self, server, database):
+        """Checks that a server with a database has tables in a schema of its own."""
+        for url in _urls([server.container], "DATABASE"):
+            tables = (
+                "select 1 from pg_tables where schemaname = tableowner"
+                f" and tableowner = '{url.username}' limit 1"
+            )
+            with self.report.at(server.container.name):
+                self.report.unless(
+                    eventually(lambda: database.query(tables) == "1"),
+                    f"has no tables in its schema:{end_of(server.process.log)}",
+                )
 
     def _passes(self, server, name):
         """Whether a probe passes; None if it times out. For Compose, which has no probes, checks

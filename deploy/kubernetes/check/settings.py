@@ -1,14 +1,13 @@
 """Checks that the flags and variables of a server are known to its program and complete, for
 Kubernetes and Compose."""
 
-from programs import OF_THE_SDK
+from urllib.parse import urlsplit
+
+from programs import OF_THE_SDK, STORES
 
 # Maximum time from the end of the drain to the exit: three seconds for a stuck worker, one for a
 # password hash in progress, three for the last telemetry.
 EXIT_S = 7
-
-# Programs that run without a store, and the store.
-OPTIONAL_STORES = {("microblog-user", "postgresql"), ("microblog-relation", "postgresql")}
 
 
 def check(report, container, programs):
@@ -43,11 +42,13 @@ def _check_variables(report, container, program):
                 f"{variable} is {value}, which is in none of its volumes",
             )
     for variable, callee in program.callees.items():
-        # The defaults of those that are not optional are addresses of the container itself.
-        if callee != "collector" and (program.name, callee) not in OPTIONAL_STORES:
-            report.unless(
-                container.environment.get(variable), f"{variable} is missing: where is {callee}?"
-            )
+        if callee == "collector":
+            continue
+        # The defaults, if any, are addresses of the container itself.
+        address = container.environment.get(variable)
+        has_address = report.unless(address, f"{variable} is missing: where is {callee}?")
+        if has_address and callee in STORES.values():
+            report.same(f"the user of {variable}", urlsplit(address).username, container.name)
     for variable, callee, host, _ in container.addresses(program):
         report.unless(
             host == callee or "." in host, f"{variable} is the address of {host}, not of {callee}"

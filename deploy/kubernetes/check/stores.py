@@ -1,5 +1,5 @@
 """The stores of the servers on 127.0.0.1: Redis with the command of its container, and
-PostgreSQL with the user and database of its container."""
+PostgreSQL with the environment and the initialization of its container."""
 
 import glob
 import os
@@ -11,6 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from processes import end_of, eventually, free_port, running
+
+
+# Whose SQL files the image of PostgreSQL runs at the first start.
+INITIALIZATION = "/docker-entrypoint-initdb.d"
 
 
 class Failed(Exception):
@@ -72,13 +76,14 @@ def redis(container, directory, port, is_cluster):
         yield
 
 
-class Archive:
-    """A PostgreSQL server with a user and a database, as its image creates them at the first
-    start."""
+class Database:
+    """A PostgreSQL server with a superuser, a database and the results of SQL files, as its image
+    creates them at the first start."""
 
-    def __init__(self, directory, port, user, password, database):
-        self.directory, self.port = directory, port
-        self.user, self.password, self.database = user, password, database
+    def __init__(self, container, directory, port):
+        self.container, self.directory, self.port = container, directory, port
+        self.password = container.environment["POSTGRES_PASSWORD"]
+        self.database = container.environment["POSTGRES_DB"]
         self.programs = _postgresql()
         # PostgreSQL does not run as root.
         self.account = {}
@@ -100,7 +105,7 @@ class Archive:
             os.chown(password_file, self.account["user"], self.account["group"])
         data = self.directory / "data"
         made = subprocess.run(
-            [self.programs / "initdb", "--pgdata", data, "--username", self.user, "--pwfile",
+            [self.programs / "initdb", "--pgdata", data, "--username", "postgres", "--pwfile",
              password_file, "--auth=scram-sha-256", "--no-sync", "--locale=C",
              "--encoding=UTF8"],
             cwd=self.directory, capture_output=True, text=True, **self.account,
@@ -118,28 +123,43 @@ class Archive:
             def is_ready():
                 if process.poll() is not None:
                     raise Failed(f"PostgreSQL ended:{end_of(process.log)}")
-                return self.query("select 1", "postgres") == "1"
+                return self._query("postgres", "select 1") == "1"
 
             if not eventually(is_ready):
                 raise Failed(f"PostgreSQL is never ready:{end_of(process.log)}")
             def is_created():
-                self.query(f'create database "{self.database}"', "postgres")
+                self._query("postgres", f'create database "{self.database}"')
                 return self.query("select 1") == "1"
 
             # Fails while another session is connected to the template database.
             if not eventually(is_created):
                 raise Failed(f"cannot create a database:{end_of(process.log)}")
+            self._initialize()
             yield
 
-    def query(self, statement, database=None):
-        """Runs a statement as the user of the database, and returns its output."""
-        result = subprocess.run(
-            [self.programs / "psql", "--host", "127.0.0.1", "--port", str(self.port),
-             "--username", self.user, "--dbname", database or self.database, "--tuples-only",
-             "--no-align", "--no-password", "--command", statement],
-            env=os.environ | {"PGPASSWORD": self.password}, capture_output=True, text=True,
+    def _initialize(self):
+        for name, text in sorted((self.container.mounts.get(INITIALIZATION) or {}).items()):
+            file = self.directory / name
+            file.write_text(text)
+            done = self._psql(self.database, "--set", "ON_ERROR_STOP=1", "--file", file)
+            if done.returncode != 0:
+                raise Failed(f"{name}: {done.stderr}")
+
+    def query(self, statement):
+        """Runs a statement as the superuser, and returns its output."""
+        return self._query(self.database, statement)
+
+    def _query(self, database, statement):
+        return self._psql(database, "--command", statement).stdout.strip()
+
+    def _psql(self, database, *arguments):
+        return subprocess.run(
+            [self.programs / "psql", "--no-psqlrc", "--host", "127.0.0.1", "--port",
+             str(self.port), "--username", "postgres", "--dbname", database, "--tuples-only",
+             "--no-align", "--no-password", *arguments],
+            env=os.environ | self.container.environment | {"PGPASSWORD": self.password},
+            capture_output=True, text=True,
         )
-        return result.stdout.strip()
 
 
 def _postgresql():

@@ -3,6 +3,7 @@
 mod demo;
 mod export;
 mod import;
+mod restore;
 mod verify;
 
 use std::process::ExitCode;
@@ -31,6 +32,7 @@ enum Command {
     Import(import::Args),
     Demo(demo::Args),
     Verify(verify::Args),
+    Restore(restore::Args),
     Export(export::Args),
 }
 
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
         Command::Import(args) => block_on(import::run(args)),
         Command::Demo(args) => block_on(demo::run(args)),
         Command::Verify(args) => block_on(verify::run(args)),
+        Command::Restore(args) => block_on(restore::run(args)),
         Command::Export(args) => block_on(export::run(args)),
     });
     outcome.unwrap_or_else(|error| {

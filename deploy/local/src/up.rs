@@ -52,10 +52,47 @@ pub struct Args {
     demo: bool,
 
     #[command(flatten)]
+    databases: Databases,
+
+    #[command(flatten)]
     chassis: microblog_chassis::Config,
 }
 
+/// The URLs of the services' databases, as for `--database-url` of a separate server.
+#[derive(clap::Args)]
+struct Databases {
+    /// URL of the user service's SQL database. Default: user.sqlite in the data directory
+    #[arg(long, value_name = "URL", env = "MICROBLOG_USER_DATABASE_URL", hide_env_values = true)]
+    user_database_url: Option<String>,
+
+    /// URL of the relation service's SQL database. Default: relation.sqlite in the data directory
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "MICROBLOG_RELATION_DATABASE_URL",
+        hide_env_values = true
+    )]
+    relation_database_url: Option<String>,
+
+    /// URL of the post service's SQL database. Default: post.sqlite in the data directory
+    #[arg(long, value_name = "URL", env = "MICROBLOG_POST_DATABASE_URL", hide_env_values = true)]
+    post_database_url: Option<String>,
+}
+
 const REDIS_OFFSET: u16 = 9;
+
+impl Databases {
+    /// Returns the services with a database, each with its URL if one is given.
+    fn urls(&self) -> [(&'static str, Option<&str>); 3] {
+        let Self { user_database_url, relation_database_url, post_database_url } = self;
+        [
+            ("user", user_database_url),
+            ("relation", relation_database_url),
+            ("post", post_database_url),
+        ]
+        .map(|(service, url)| (service, url.as_deref().filter(|url| !url.is_empty())))
+    }
+}
 
 /// Runs all servers until a signal stops them.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -66,6 +103,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
              unset MICROBLOG_TLS_CERT_FILE and MICROBLOG_HEALTH_LISTEN, or start each server as its own process"
         );
     }
+    if env::var_os("MICROBLOG_DATABASE_URL").is_some_and(|url| !url.is_empty()) {
+        bail!(
+            "each service has a database of its own: set MICROBLOG_USER_DATABASE_URL, \
+             MICROBLOG_RELATION_DATABASE_URL and MICROBLOG_POST_DATABASE_URL in place of MICROBLOG_DATABASE_URL"
+        );
+    }
     let software = Software::find(args.redis_server.as_deref())?;
     let data = DataDir::open(&data_dir(args)?)?;
     orphaned_redis::stop(&data)?;
@@ -74,11 +117,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         port::wait_until_free(port)?;
     }
     let access = data.prepare_redis(redis_port)?;
-    let plan = Plan::new(args.port_base, &data, &access, &args.chassis)?;
+    let plan = Plan::new(args, &data, &access)?;
     println!("microblog {} is starting", env!("CARGO_PKG_VERSION"));
     let redis = Redis::start(software.clone(), &data, access)?;
-    let archive = plan.has_local_archive().then(|| data.archive());
-    messages::started(&software, &data, archive.as_deref(), redis_port, args.port_base);
+    messages::started(&software, &data, &args.databases, redis_port, args.port_base);
     let keys = Keys { identity_key_file: args.chassis.identity_key_file.clone() };
     background::start(args.port_base, args.demo.then(|| data.demo_data_mark()), keys)?;
     let code = microblog_chassis::run(&args.chassis, move |worker| plan.clone().listen(worker));

@@ -106,16 +106,20 @@ class System:
             self._send_to_redis("CONFIG SET maxmemory 0")
 
     @contextmanager
-    def broken_archive(self):
-        """Renames the archive's table of posts for the duration of a block."""
-        with closing(sqlite3.connect(self.directory / "data/archive.sqlite")) as archive:
-            archive.execute("ALTER TABLE posts RENAME TO hidden")
+    def broken_database(self):
+        """Renames the table of posts for the duration of a block."""
+        with closing(sqlite3.connect(self.directory / "data/post.sqlite")) as database:
+            database.execute("ALTER TABLE posts RENAME TO hidden")
             try:
                 yield
             finally:
-                archive.execute("ALTER TABLE hidden RENAME TO posts")
+                database.execute("ALTER TABLE hidden RENAME TO posts")
 
-    def _send_to_redis(self, command):
+    def lose_journal(self):
+        """Deletes the change journal of a partition of the follow graph."""
+        self._send_to_redis("DEL rel:{3}:journal", b":1")
+
+    def _send_to_redis(self, command, answer=b"+OK"):
         passwords = (self.directory / "data/redis/passwords").read_text().splitlines()
         password = dict(line.split() for line in passwords)["admin"]
         address = ("127.0.0.1", self.port_base + REDIS)
@@ -123,7 +127,7 @@ class System:
             connection.sendall(f"AUTH admin {password}\r\n".encode())
             connection.recv(100)
             connection.sendall(f"{command}\r\n".encode())
-            if not connection.recv(100).startswith(b"+OK"):
+            if not connection.recv(100).startswith(answer):
                 raise SystemExit(f"Redis rejects {command}")
 
 

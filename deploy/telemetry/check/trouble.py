@@ -11,9 +11,10 @@ EXPECTED = {
     "MicroblogRetriesDenied",
     "MicroblogRetriesMany",
 }
-# The alerts of an archive without its table of posts, and of a full Redis.
-EXPECTED_OF_ARCHIVE = {"MicroblogArchiveFailing"}
+# The alerts of a database without one of its tables, of a full Redis, and of a Redis that lost data.
+EXPECTED_OF_DATABASE = {"MicroblogDatabaseFailing"}
 EXPECTED_OF_FULL = {"MicroblogRedisRejectingWrites"}
+EXPECTED_OF_LOSS = {"MicroblogRecordDiverged"}
 # Alerts that a busy machine may cause. alerts_test.yaml tests them.
 OF_SPEED = {"MicroblogSlow", "MicroblogRedisSlow"}
 # Rates need two scrapes; a busy machine makes fewer than one a second.
@@ -66,10 +67,13 @@ def check_faults(report, microblog, prometheus):
     with microblog.frozen_redis(), microblog.tours():
         expect(EXPECTED, lambda: microblog.call_gateway(CALLS))
     microblog.is_user_available = True
-    with microblog.broken_archive(), microblog.tours():
-        expect(EXPECTED_OF_ARCHIVE)
+    with microblog.broken_database(), microblog.tours():
+        expect(EXPECTED_OF_DATABASE)
     with microblog.full_redis(), microblog.tours():
         expect(EXPECTED_OF_FULL)
+    # The last fault, because the partition stays as it is.
+    microblog.lose_journal()
+    expect(EXPECTED_OF_LOSS)
     for name, alerts in seen.items():
         for text in alerts[0]["annotations"].values():
             # Such as <no value>, or <error expanding template: …>.

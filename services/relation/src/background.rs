@@ -1,13 +1,14 @@
 //! Background jobs. They run in one worker thread of each replica.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use microblog_chassis::run_periodically;
-use microblog_record::Database;
+use microblog_record::Recorder;
 
 use crate::{
-    forget, record,
+    forget,
+    record::GraphTables,
     store::Store,
     sweeper::{STALE_AFTER, Sweeper},
 };
@@ -19,7 +20,11 @@ const PERIOD: Duration = Duration::from_secs(1);
 const CLOCKS_PERIOD: Duration = Duration::from_secs(60);
 
 /// Returns the background jobs. They never complete.
-pub(crate) fn jobs(store: &Store, database: Option<Database>) -> Vec<BoxFuture<'static, ()>> {
+pub(crate) fn jobs(
+    store: &Store,
+    recorder: Option<Arc<Recorder<GraphTables>>>,
+) -> Vec<BoxFuture<'static, ()>> {
+    let store = store.ignoring_closed();
     let (mut sweeper, marked, clocks) = (Sweeper::new(store.clone()), store.clone(), store.clone());
     let sweep = async move || sweeper.sweep(STALE_AFTER).await;
     let forget = async move || forget::forget_marked(&marked).await;
@@ -29,10 +34,12 @@ pub(crate) fn jobs(store: &Store, database: Option<Database>) -> Vec<BoxFuture<'
         Box::pin(run_periodically("forgetting", PERIOD, forget)),
         Box::pin(run_periodically("measuring the clocks", CLOCKS_PERIOD, measure)),
     ];
-    if let Some(database) = database {
-        let recorder = record::recorder(store.clone(), database);
-        let record = async move || recorder.record_all().await;
+    if let Some(recorder) = recorder {
+        let recovering = recorder.clone();
+        let recover = async move || recovering.recover_lost().await;
+        let record = async move || recorder.run().await;
         jobs.push(Box::pin(run_periodically("recording", PERIOD, record)));
+        jobs.push(Box::pin(run_periodically("recovering", PERIOD, recover)));
     }
     jobs
 }

@@ -27,4 +27,7 @@ pub struct Config {
     /// The database that records the follow graph.
     #[command(flatten)]
     pub database: microblog_record::Config,
+    /// When a change is acknowledged.
+    #[command(flatten)]
+    pub durability: microblog_record::DurabilityConfig,
 }

@@ -92,7 +92,7 @@ local function index(lists, peers)
 end
 
 -- Writes recorded edges of a user to a list where Redis has older ones, or none. An end only where
--- Redis has the edge.
+-- Redis has the edge. An end may have the version of its beginning.
 --
 -- KEYS: pending, users; of the user: the list, and for follows following_ids, followers,
 --       follower_ids, mutual.
@@ -104,14 +104,14 @@ local function restore(keys, args)
   local kind, user = args[1], args[2]
   local written, peers = {}, {}
   for at = 3, #args, 3 do
-    local target, version, exists = args[at], args[at + 1], args[at + 2] == '1'
+    local target, version, exists = args[at], tonumber(args[at + 1]), args[at + 2] == '1'
     local current = tonumber(redis.call('ZSCORE', list, target) or 0)
-    local is_older = current < tonumber(version) and (exists or current > 0)
+    local is_older = exists and current < version or not exists and current > 0 and current <= version
     written[#written + 1] = is_older and 1 or 0
     if is_older then
       peers[#peers + 1] = target
       if exists then
-        redis.call('ZADD', list, version, target)
+        redis.call('ZADD', list, args[at + 1], target)
       else
         redis.call('ZREM', list, target)
       end
@@ -119,7 +119,7 @@ local function restore(keys, args)
         redis.call(exists and 'SADD' or 'SREM', id_set, target)
       end
       if kind ~= '' then
-        redis.call('ZADD', pending, version, kind .. ':' .. user .. '>' .. target)
+        redis.call('ZADD', pending, args[at + 1], kind .. ':' .. user .. '>' .. target)
       end
     end
   end

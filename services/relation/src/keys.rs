@@ -15,6 +15,9 @@
 //! | `rel:{p}:mutes:<u>` | zset | accounts that `u` mutes → version | for ever |
 //! | `rel:{p}:pending` | zset | outbox: changes `follow:A>B` and `block:A>B` without acknowledgement → version | until acknowledged |
 //! | `rel:{p}:journal` | stream | the change journal ([`JournalEntry`](crate::JournalEntry)); absent unless the service records its changes | the newest entries |
+//! | `rel:{p}:journal:record` | string | the identity of the record that has the partition | for ever |
+//! | `rel:{p}:journal:lease` | string | the lease on the recovery of the partition: its holder | 10 s |
+//! | `rel:{p}:journal:mark` | string | empty: written before WAIT, at the durability level `replicated` | for ever |
 //! | `rel:{p}:clock` | string | last tick of the partition's clock | for ever |
 //! | `rel:{p}:users` | set (intset) | the partition's users with lists; only `Verify` reads it | for ever |
 //! | `rel:{p}:forgotten` | set (intset) | deleted accounts of the partition | for ever |

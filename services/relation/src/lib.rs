@@ -41,7 +41,7 @@ pub use error::Error;
 pub use forget::forget_marked;
 pub use graph::{Change, Conflict, Counts, Edge, Include, List, ListSet, Outcome, Relation, State};
 pub use journal::JournalEntry;
-pub use record::recorder;
+pub use record::{GraphTables, recorder};
 pub use store::{
     BlockProjectionResult, BlockSourceResult, OutboxEntry, ProjectionResult, SourceResult, Store,
     Targets,
@@ -64,11 +64,15 @@ pub enum StartError {
 pub async fn service(config: &Config, worker: Worker) -> Result<Service, StartError> {
     let store = Store::open(config)?;
     let max_message_bytes = config.chassis.max_message_bytes;
-    let rpc = Arc::new(RelationServiceGuard::new(rpc::Rpc::new(store.clone()), CallAuthorizer));
+    let database = Database::open(&config.database)?;
+    let recorder = database.map(|database| Arc::new(record::recorder(store.clone(), database)));
+    let rpc = rpc::Rpc::new(store.clone(), recorder.clone());
+    let rpc = Arc::new(RelationServiceGuard::new(rpc, CallAuthorizer));
     let handler: RelationServiceHandler = rpc.clone();
     let server = RelationServiceServer::from_arc(rpc).max_decoding_message_size(max_message_bytes);
+    config.durability.set_up(recorder.as_ref())?;
     let background = match worker.is_first() {
-        true => background::jobs(&store, Database::open(&config.database)?),
+        true => background::jobs(&store, recorder),
         false => Vec::new(),
     };
     let ready = Arc::new(move || {

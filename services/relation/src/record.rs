@@ -37,6 +37,7 @@ pub struct GraphTables {
 
 /// Returns the recorder of the service.
 pub fn recorder(store: Store, database: Database) -> Recorder<GraphTables> {
+    let store = store.ignoring_closed();
     let keyspace = store.keyspace().clone();
     Recorder::new("relation record", database, keyspace, JOURNALS, GraphTables { store })
 }
@@ -53,6 +54,10 @@ enum Replace {
 impl Tables for GraphTables {
     const MIGRATIONS: &[Migration] =
         &[POSITIONS, (2, "edges", include_str!("record/0002_edges.sql"))];
+
+    fn accounts_key(partition: Partition) -> String {
+        keys::users(partition)
+    }
 
     fn apply<'a>(
         &'a self,

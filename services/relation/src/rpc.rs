@@ -1,10 +1,11 @@
 //! The gRPC handlers: decode, call, encode.
 
-use std::future::Future;
+use std::{future::Future, sync::Arc};
 
 use futures::{StreamExt as _, TryStreamExt as _, stream::BoxStream};
 use microblog_chassis as chassis;
 use microblog_proto::relation::{self as pb, relation_service_server::RelationService};
+use microblog_record::{Recorder, restore};
 use tonic::{Request, Response, Status};
 
 use crate::{
@@ -12,6 +13,7 @@ use crate::{
     error::Error,
     graph::{Edge, Include, List, ListSet},
     listing,
+    record::GraphTables,
     store::Store,
     verify, wire,
 };
@@ -22,11 +24,12 @@ type RpcResult<T> = Result<Response<T>, Status>;
 pub(crate) struct Rpc {
     store: Store,
     edges: EdgeSaga,
+    recorder: Option<Arc<Recorder<GraphTables>>>,
 }
 
 impl Rpc {
-    pub(crate) fn new(store: Store) -> Self {
-        Self { edges: EdgeSaga::new(store.clone()), store }
+    pub(crate) fn new(store: Store, recorder: Option<Arc<Recorder<GraphTables>>>) -> Self {
+        Self { edges: EdgeSaga::new(store.clone()), store, recorder }
     }
 
     // Adds an account to a private list without inverse edges.
@@ -63,6 +66,7 @@ fn user_and_target(user_id: u64, target_id: u64) -> Result<Edge, Error> {
 impl RelationService for Rpc {
     type StreamFollowersStream = BoxStream<'static, Result<pb::StreamFollowersResponse, Status>>;
     type VerifyStream = BoxStream<'static, Result<pb::VerifyResponse, Status>>;
+    type RestoreStream = BoxStream<'static, Result<pb::RestoreResponse, Status>>;
 
     async fn follow(&self, request: Request<pb::FollowRequest>) -> RpcResult<pb::FollowResponse> {
         let request = request.into_inner();
@@ -236,5 +240,15 @@ impl RelationService for Rpc {
         };
         let reports = verify::reports(self.store.clone(), user, repair).await?;
         Ok(Response::new(reports.map_ok(wire::report).map_err(Status::from).boxed()))
+    }
+
+    async fn restore(
+        &self,
+        request: Request<pb::RestoreRequest>,
+    ) -> RpcResult<Self::RestoreStream> {
+        let request = request.into_inner();
+        let partitions = restore(self.recorder.clone(), request.source(), request.force).await?;
+        let response = |partition| pb::RestoreResponse { partition: Some(partition) };
+        Ok(Response::new(partitions.map_ok(response).boxed()))
     }
 }

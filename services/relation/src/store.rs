@@ -58,6 +58,11 @@ impl Store {
         &self.keyspace
     }
 
+    /// Returns a store whose calls closed partitions accept.
+    pub(crate) fn ignoring_closed(&self) -> Self {
+        Self { keyspace: self.keyspace.ignoring_closed(), ..self.clone() }
+    }
+
     /// Returns the following limit.
     pub(crate) fn following_limit(&self) -> usize {
         self.following_limit as usize

@@ -47,6 +47,11 @@ impl Accounts {
         Self { store, hasher, session_ttl, freed_name_hold }
     }
 
+    /// Returns the rules on a store whose calls closed partitions accept.
+    pub(crate) fn ignoring_closed(&self) -> Self {
+        Self { store: self.store.ignoring_closed(), ..self.clone() }
+    }
+
     /// Returns the public part of an account.
     pub async fn get(&self, id: UserId) -> Result<User, Error> {
         self.store.users(&[id]).await?.pop().ok_or(Error::UserNotFound)

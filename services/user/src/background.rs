@@ -1,14 +1,14 @@
 //! Background jobs. They run in one worker thread of each replica.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use microblog_chassis::run_periodically;
-use microblog_record::Database;
+use microblog_record::Recorder;
 
-use crate::{accounts::Accounts, record, sweeper::Sweeper};
+use crate::{accounts::Accounts, record::AccountTables, sweeper::Sweeper};
 
-/// The period of the recorder: 1,024 small reads in one batch.
+/// The period of the recorder and of recoveries: 1,024 small reads in one batch.
 const RECORDING_PERIOD: Duration = Duration::from_secs(1);
 
 /// The period of the clock measurement.
@@ -17,20 +17,24 @@ const CLOCKS_PERIOD: Duration = Duration::from_secs(60);
 /// Returns the background jobs. They never complete.
 pub(crate) fn jobs(
     accounts: &Accounts,
-    mut sweeper: Sweeper,
-    database: Option<Database>,
+    write_budget: Duration,
+    recorder: Option<Arc<Recorder<AccountTables>>>,
 ) -> Vec<BoxFuture<'static, ()>> {
-    let (store, period) = (accounts.store.clone(), sweeper.period());
+    let accounts = accounts.ignoring_closed();
+    let mut sweeper = Sweeper::new(accounts.clone(), write_budget);
+    let (store, period) = (accounts.store, sweeper.period());
     let sweep = async move || sweeper.sweep().await.map(|_| ());
     let measure = async move || store.measure_clocks().await;
     let mut jobs: Vec<BoxFuture<'static, ()>> = vec![
         Box::pin(run_periodically("sweeping registrations", period, sweep)),
         Box::pin(run_periodically("measuring the clocks", CLOCKS_PERIOD, measure)),
     ];
-    if let Some(database) = database {
-        let recorder = record::recorder(accounts.clone(), database);
-        let record = async move || recorder.record_all().await;
+    if let Some(recorder) = recorder {
+        let recovering = recorder.clone();
+        let recover = async move || recovering.recover_lost().await;
+        let record = async move || recorder.run().await;
         jobs.push(Box::pin(run_periodically("recording", RECORDING_PERIOD, record)));
+        jobs.push(Box::pin(run_periodically("recovering", RECORDING_PERIOD, recover)));
     }
     jobs
 }

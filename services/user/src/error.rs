@@ -89,6 +89,9 @@ impl From<Error> for Status {
                     keyspace::Error::Full(_) => status::store_full(),
                     keyspace::Error::ClockAhead(_) => status::clock_ahead(),
                     keyspace::Error::Recovering(_) => status::recovering(),
+                    keyspace::Error::Mismatched => status::stores_mismatched(),
+                    keyspace::Error::NotReplicated(_) => status::not_replicated(),
+                    keyspace::Error::NotRecorded(_) => status::not_recorded(),
                     keyspace::Error::Refused { .. }
                     | keyspace::Error::Malformed(_)
                     | keyspace::Error::Config(_) => status::internal(),

@@ -111,7 +111,7 @@ end
 -- ARGV: issuer, then for each: draft, email, password, request
 -- Returns the ids.
 local function create(keys, args)
-  epoch_of_journal()
+  newest_of_journal()
   local ids = issue(keys[1], tonumber(args[1]), (#args - 1) / 4)
   for i, id in ipairs(ids) do
     local at = 1 + (i - 1) * 4
@@ -125,7 +125,7 @@ end
 -- Raises RECOVERING if the partition lacks changes: a missing profile there may be an account.
 -- KEYS: clock
 local function require_complete()
-  epoch_of_journal()
+  newest_of_journal()
   return 1
 end
 
@@ -219,6 +219,13 @@ local function abort(keys, args)
     end
   end
   return claims
+end
+
+-- As `abort`, but raises RECOVERING if the partition lacks changes: what it shows as a registration may
+-- be an account.
+local function abort_registrations(keys, args)
+  newest_of_journal()
+  return abort(keys, args)
 end
 
 -- Deletes aborted registrations.
@@ -506,7 +513,8 @@ register_change('user_claim', claim, 'allow-oom')
 register_change('user_take', take_over, 'allow-oom')
 register_change('user_release', release, 'allow-oom')
 register_change('user_activate', activate, 'allow-oom')
-register('user_abort', abort, 'allow-oom')
+register_change('user_abort', abort_registrations, 'allow-oom')
+register('user_abort_unchecked', abort, 'allow-oom')
 register('user_drop', drop, 'allow-oom')
 register('user_attempt', attempt, 'allow-oom')
 register('user_open_session', open_session, 'allow-oom')

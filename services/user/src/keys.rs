@@ -4,6 +4,8 @@
 //! | --- | --- | --- |
 //! | `user:{p}:clock` | string | tick of the last id issued in the partition |
 //! | `user:{p}:journal` | stream | the change journal ([`crate::JournalEntry`]); absent unless the service records its changes |
+//! | `user:{p}:journal:record` | string | the identity of the record that has the partition |
+//! | `user:{p}:journal:lease` | string | the lease on the recovery of the partition: its holder; TTL 10 s |
 //! | `user:{p}:profile:<u>` | hash | account, registration or deleted account: see [`crate::store`]; expires with the hold of a deleted account's name |
 //! | `user:{p}:registrations` | zset | ids of pending and aborted registrations; score: the id |
 //! | `user:{p}:accounts` | set (intset) | ids of the accounts, for `Verify` |

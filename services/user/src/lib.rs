@@ -85,15 +85,14 @@ pub async fn service(config: &Config, worker: Worker) -> Result<Service, StartEr
     hasher.warm_up().await?;
     let accounts =
         Accounts::new(store.clone(), hasher, config.session_ttl(), config.freed_name_hold());
+    let database = Database::open(&config.database)?;
+    let recorder = database.map(|database| Arc::new(recorder(accounts.clone(), database)));
     let background = match worker.is_first() {
-        true => {
-            let sweeper = Sweeper::new(accounts.clone(), config.write_budget());
-            background::jobs(&accounts, sweeper, Database::open(&config.database)?)
-        }
+        true => background::jobs(&accounts, config.write_budget(), recorder.clone()),
         false => Vec::new(),
     };
     let max_message_bytes = config.chassis.max_message_bytes;
-    let rpc = Arc::new(UserServiceGuard::new(rpc::Rpc::new(accounts), CallAuthorizer));
+    let rpc = Arc::new(UserServiceGuard::new(rpc::Rpc::new(accounts, recorder), CallAuthorizer));
     let handler: UserServiceHandler = rpc.clone();
     let server = UserServiceServer::from_arc(rpc).max_decoding_message_size(max_message_bytes);
     let ready = Arc::new(move || {

@@ -39,6 +39,7 @@ pub struct AccountTables {
 
 /// Returns the recorder of the service.
 pub fn recorder(accounts: Accounts, database: Database) -> Recorder<AccountTables> {
+    let accounts = accounts.ignoring_closed();
     let keyspace = accounts.store.keyspace().clone();
     Recorder::new("user record", database, keyspace, JOURNALS, AccountTables { accounts })
 }
@@ -46,6 +47,10 @@ pub fn recorder(accounts: Accounts, database: Database) -> Recorder<AccountTable
 impl Tables for AccountTables {
     const MIGRATIONS: &[Migration] =
         &[POSITIONS, (2, "accounts", include_str!("record/0002_accounts.sql"))];
+
+    fn accounts_key(partition: Partition) -> String {
+        keys::accounts(partition)
+    }
 
     fn apply<'a>(
         &'a self,

@@ -68,6 +68,11 @@ impl Store {
         Self { keyspace, cache }
     }
 
+    /// Returns a store whose calls closed partitions accept.
+    pub(crate) fn ignoring_closed(&self) -> Self {
+        Self { keyspace: self.keyspace.ignoring_closed(), cache: self.cache.clone() }
+    }
+
     /// Returns whether Redis responds and has the functions loaded.
     pub async fn ready(&self) -> Result<(), keyspace::Error> {
         self.keyspace.ready().await

@@ -80,11 +80,11 @@ async fn names_and_addresses_stay_unique_under_aborts_and_deletions(topology: To
     let database = Database::sqlite();
     let (accounts, store, recorder) = recorder(&redis, &database, Duration::ZERO).await;
     let recorder = Arc::new(recorder);
-    recorder.record_all().await.unwrap();
+    recorder.run().await.unwrap();
     let recording = recorder.clone();
     let recording = tokio::spawn(async move {
         loop {
-            recording.record_all().await.unwrap();
+            recording.run().await.unwrap();
         }
     });
     let tasks = (0..TASKS).map(|_| tokio::spawn(work(store.clone(), accounts.clone())));
@@ -100,7 +100,7 @@ async fn names_and_addresses_stay_unique_under_aborts_and_deletions(topology: To
         assert!(findings.violations.is_empty(), "{:?}", findings.violations);
         alive += findings.checked;
     }
-    recorder.record_all().await.unwrap();
+    recorder.run().await.unwrap();
     let (mut named, mut addresses) = (Vec::new(), HashSet::new());
     for i in 0..NAMES {
         if let Ok(user) = accounts.get_by_name(&name(i)).await {

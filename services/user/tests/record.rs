@@ -11,10 +11,10 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
-use futures::{StreamExt as _, stream};
+use microblog_chassis::status::reason_of;
 use microblog_domain::{Partition, UserId};
 use microblog_proto::{common::ErrorReason as Reason, user as pb};
-use microblog_record::{RecordError, Recorder};
+use microblog_record::{Recorder, Source};
 use microblog_testkit::{
     Store as Redis, Topology, eventually,
     redis::{self, aio::MultiplexedConnection, cmd},
@@ -34,6 +34,7 @@ use support::{
     database::{Database, admin_of, recorder, stored},
     draft, login, register,
 };
+use tonic::Code;
 
 /// Returns the deleted accounts: whether they are confirmed, and the names that are held.
 async fn deletions(database: &Database) -> BTreeMap<u64, (bool, String)> {
@@ -230,13 +231,22 @@ async fn changes_wait_while_the_database_is_away() {
     assert_eq!(deletions(&database).await, [(carl, (true, "carl".to_owned()))].into());
 }
 
-/// Recovers all partitions, and returns those that needed it.
-async fn recover(system: &System, database: &Database) -> Vec<Partition> {
-    let (_, _, recorder) = recorder(&system.redis, database, Duration::ZERO).await;
-    let recover = async |partition| (partition, recorder.recover(partition).await.unwrap());
-    let recovered: Vec<_> =
-        stream::iter(Partition::all()).map(recover).buffer_unordered(8).collect().await;
-    recovered.into_iter().filter(|(_, needed)| *needed).map(|(partition, _)| partition).collect()
+/// Restores Redis by the RPC, and returns how many partitions that changed, once the service serves
+/// again.
+async fn restore(system: &System) -> usize {
+    let mut client = system.client.clone();
+    let request = pb::RestoreRequest::default();
+    let mut partitions = client.restore(request).await.unwrap().into_inner();
+    let mut changed = 0;
+    while let Some(restored) = partitions.message().await.unwrap() {
+        changed += usize::from(restored.partition.unwrap().restored);
+    }
+    eventually("the service serves", PATIENCE, async || {
+        let user = client.get_user(pb::GetUserRequest { user_id: 1 }).await;
+        user.is_err_and(|status| reason_of(&status) == Some(Reason::UserNotFound))
+    })
+    .await;
+    changed
 }
 
 /// What Redis has: each key with its remaining time and its value.
@@ -306,8 +316,8 @@ async fn an_empty_redis_is_restored() {
             cmd("FLUSHALL").exec_async(&mut node.admin().await).await.unwrap();
         }
         let rejected = system.client.clone().register(support::registration("last")).await;
-        assert_rejected(rejected, Reason::Recovering);
-        assert_eq!(recover(&system, &database).await.len(), usize::from(Partition::COUNT));
+        assert_eq!(rejected.unwrap_err().code(), Code::Unavailable);
+        assert!(restore(&system).await > 0);
         assert_valid(&system.client, 3).await;
         assert_eq!(stored(&system.redis, &ids).await, before);
         login(&system.client, "ann", PASSWORD).await.unwrap();
@@ -326,7 +336,7 @@ async fn an_empty_redis_is_restored() {
         // Recording goes on.
         let new = register(&system.client, "eve").await.id;
         database.has(&system.redis, &[ann, dora, last, new]).await;
-        assert!(recover(&system, &database).await.is_empty(), "nothing is left to recover");
+        assert_eq!(restore(&system).await, 0, "nothing is left to recover");
     }
 }
 
@@ -340,14 +350,21 @@ async fn a_lost_partition_is_restored_and_its_names_are_not_given_away() {
         database.has(&system.redis, &ids).await;
         let before = stored(&system.redis, &ids).await;
         let lost = Partition::of_id(ann).number();
-        roll_back(&system.redis, &Copy::new(), |partition| partition == lost).await;
+        // Another process, which does nothing, has the lease on the recovery.
+        let lease = format!("user:{{{lost}}}:journal:lease");
+        let mut admin = system.redis.nodes()[0].admin().await;
+        let hold = cmd("SET").arg(&lease).arg("other").arg("PX").arg(600_000).take();
+        let () = hold.query_async(&mut admin).await.unwrap();
+        let mut nothing = copy(&system.redis).await;
+        nothing.retain(|(key, ..)| *key == lease.as_bytes());
+        roll_back(&system.redis, &nothing, |partition| partition == lost).await;
         // Another account must not take the name of a profile that is only lost.
         let request = support::registration("ann");
         let taken = system.client.clone().register(request).await;
         assert_rejected(taken, Reason::Recovering);
-        assert_eq!(recover(&system, &database).await, [Partition::new(lost)]);
-        assert_eq!(stored(&system.redis, &ids).await, before);
+        let () = cmd("DEL").arg(&lease).query_async(&mut admin).await.unwrap();
         assert_valid(&system.client, ids.len() as u64).await;
+        assert_eq!(stored(&system.redis, &ids).await, before);
         login(&system.client, "ann", PASSWORD).await.unwrap();
     }
 }
@@ -391,8 +408,7 @@ async fn an_older_copy_of_redis_is_recovered() {
         .await;
         let before = stored(&system.redis, &ids).await;
         roll_back(&system.redis, &older, |_| true).await;
-        assert!(authenticate(&system.client, &revoked).await.is_ok(), "the copy has it");
-        recover(&system, &database).await;
+        restore(&system).await;
         assert_eq!(stored(&system.redis, &ids).await, before);
         assert_valid(&system.client, 4).await;
         for token in [&revoked, &other, &changed] {
@@ -414,22 +430,22 @@ async fn an_older_copy_of_redis_is_recovered() {
 
 #[tokio::test]
 async fn a_name_goes_to_its_last_owner() {
-    let database = Database::sqlite();
-    let system = start(Topology::Single, &database, &["--freed-name-hold-s=0"]).await;
-    let first = register(&system.client, "ann").await.id;
-    database.has(&system.redis, &[first]).await;
-    let older = copy(&system.redis).await;
-    delete(&system, first).await;
-    let second = register(&system.client, "ann").await.id;
-    database.has(&system.redis, &[second]).await;
-    roll_back(&system.redis, &older, |_| true).await;
+    let (redis, database) = (Redis::start(Topology::Single).await, Database::sqlite());
+    let mut world = World::new(&redis, &database, Duration::ZERO).await;
+    world.register(0).await;
+    let older = copy(&redis).await;
+    world.take(Step::Delete(0)).await;
+    world.register(0).await;
+    world.take(Step::Record).await;
+    let expected = world.view().await;
+    roll_back(&redis, &older, |_| true).await;
     // While the partition of the first account has the copy yet.
-    let (_, _, recorder) = recorder(&system.redis, &database, Duration::ZERO).await;
-    assert!(recorder.recover(Partition::of_text("ann")).await.unwrap());
-    recover(&system, &database).await;
-    assert_valid(&system.client, 1).await;
-    assert!(!is_free(&system, "ann").await);
-    login(&system.client, "ann", PASSWORD).await.unwrap();
+    let partition = name(0).partition();
+    let restored = world.recorder.restore(partition, Source::Database, false).await.unwrap();
+    assert!(restored.is_changed);
+    world.recover().await;
+    assert_eq!(world.view().await, expected);
+    world.assert_valid(1).await;
 }
 
 #[tokio::test]
@@ -453,7 +469,6 @@ async fn a_database_from_an_older_copy_is_written_anew() {
         let mut admin = admin_of(&system.redis, &key).await;
         let trim = cmd("XTRIM").arg(&key).arg("MAXLEN").arg(1).take();
         let () = trim.query_async(&mut admin).await.unwrap();
-        assert_eq!(recover(&system, &database).await, [partition]);
         database.has(&system.redis, &[ann]).await;
         login(&system.client, "ann", PASSWORD).await.unwrap();
     }
@@ -478,7 +493,7 @@ async fn ids_are_not_issued_again() {
     }
     database.has(&system.redis, &ids).await;
     cmd("FLUSHALL").exec_async(&mut admin).await.unwrap();
-    recover(&system, &database).await;
+    restore(&system).await;
     let mut newest = BTreeMap::new();
     for &id in &ids {
         let newest = newest.entry(Partition::of_id(id)).or_default();
@@ -544,11 +559,27 @@ fn name(which: u8) -> Name {
 }
 
 impl World {
+    async fn new(redis: &Redis, database: &Database, hold: Duration) -> Self {
+        let (accounts, store, recorder) = recorder(redis, database, hold).await;
+        recorder.run().await.unwrap();
+        Self {
+            accounts,
+            store,
+            recorder,
+            hold,
+            made: BTreeSet::new(),
+            deleted: Vec::new(),
+            tokens: Vec::new(),
+            ended: BTreeSet::new(),
+            count: 0,
+        }
+    }
+
     async fn take(&mut self, step: Step) {
         self.count += 1;
         let owner = match step {
             Step::Register(which) => return self.register(which).await,
-            Step::Record => return self.recorder.record_all().await.unwrap(),
+            Step::Record => return self.recorder.run().await.unwrap(),
             Step::Confirm(which) => {
                 if let Some(&id) = self.deleted.get(usize::from(which)) {
                     self.accounts.confirm_deletion(id).await.unwrap();
@@ -631,16 +662,9 @@ impl World {
 
     /// Recovers the partitions of which Redis lacks changes.
     async fn recover(&self) {
-        match self.recorder.record_all().await {
-            Ok(()) => {}
-            Err(RecordError::Diverged(partitions)) => {
-                for partition in partitions {
-                    assert!(self.recorder.recover(partition).await.unwrap());
-                }
-            }
-            Err(error) => panic!("{error:?}"),
-        }
-        self.recorder.record_all().await.unwrap();
+        self.recorder.run().await.unwrap();
+        self.recorder.recover_lost().await.unwrap();
+        self.recorder.run().await.unwrap();
     }
 
     async fn assert_valid(&self, accounts: usize) {
@@ -667,19 +691,7 @@ async fn assert_recovered(
     cmd("FLUSHALL").exec_async(&mut admin).await.unwrap();
     let database = Database::sqlite();
     let hold = if is_held { Duration::from_secs(3_600) } else { Duration::ZERO };
-    let (accounts, store, recorder) = recorder(redis, &database, hold).await;
-    recorder.record_all().await.unwrap();
-    let mut world = World {
-        accounts,
-        store,
-        recorder,
-        hold,
-        made: BTreeSet::new(),
-        deleted: Vec::new(),
-        tokens: Vec::new(),
-        ended: BTreeSet::new(),
-        count: 0,
-    };
+    let mut world = World::new(redis, &database, hold).await;
     for step in before {
         world.take(step).await;
     }
@@ -688,7 +700,7 @@ async fn assert_recovered(
     for step in after {
         world.take(step).await;
     }
-    world.recorder.record_all().await.unwrap();
+    world.recorder.run().await.unwrap();
     let expected = world.view().await;
     let is_lost = |partition: u16| lost[usize::from(partition % 4)];
     roll_back(redis, &older, is_lost).await;
@@ -709,7 +721,7 @@ async fn assert_recovered(
     }
     assert_eq!(world.made.len(), made.len() + free.len(), "an id is issued again");
     world.assert_valid(accounts.len() + free.len()).await;
-    world.recorder.record_all().await.unwrap();
+    world.recorder.run().await.unwrap();
     let ids: Vec<u64> = world.view().await.accounts.into_keys().collect();
     assert_eq!(database.accounts().await, stored(redis, &ids).await);
 }

@@ -123,8 +123,13 @@ impl Launch<'_> {
         let data = data.to_str().context("the temporary directory's name is not UTF-8")?;
         let port_base = self.ports.0.to_string();
         let flags = ["up", "--data-dir", data, "--port-base", &port_base];
-        // Unset, so that the system does not use the archive of this process's environment.
-        let child = self.child("microblog", &flags, &[("MICROBLOG_DATABASE_URL", "")])?;
+        // Unset, so that the system does not use the databases of this process's environment.
+        let unset = [
+            ("MICROBLOG_DATABASE_URL", ""),
+            ("MICROBLOG_RELATION_DATABASE_URL", ""),
+            ("MICROBLOG_POST_DATABASE_URL", ""),
+        ];
+        let child = self.child("microblog", &flags, &unset)?;
         Ok((vec![child], Some(Store { admin: Admin::new(&access)?, _owned: None })))
     }
 
@@ -142,7 +147,6 @@ impl Launch<'_> {
         data: &DataDir,
         redis_url: impl Fn(&str) -> anyhow::Result<String>,
     ) -> anyhow::Result<Vec<Child>> {
-        let archive = [("MICROBLOG_DATABASE_URL", &*data.prepare_archive()?)];
         let Urls { user, relation, post, timeline, .. } = &self.ports.urls();
         let to_user = ["--user-url", user];
         let to_relation = ["--relation-url", relation];
@@ -150,16 +154,20 @@ impl Launch<'_> {
         let to_timeline = ["--timeline-url", timeline];
         let to_all = [to_user, to_relation, to_post, to_timeline].concat();
         // The URL contains a password, and every local user can read the flags of a process.
-        let stored = |name, offset, peers: &[&str], user, environment: &[(&str, &str)]| {
-            let url = redis_url(user)?;
-            let environment = [&[("MICROBLOG_REDIS_URL", &*url)], environment].concat();
+        let stored = |name, offset, peers: &[&str], service, database: &str| {
+            let url = redis_url(service)?;
+            let environment =
+                [("MICROBLOG_REDIS_URL", &*url), ("MICROBLOG_DATABASE_URL", database)];
             self.server(name, offset, peers, &environment)
         };
+        let recorded = |name, offset, peers: &[&str], service| {
+            stored(name, offset, peers, service, &data.prepare_database(service)?)
+        };
         Ok(vec![
-            stored("microblog-user", 1, &[], "user", &[])?,
-            stored("microblog-relation", 2, &[], "relation", &[])?,
-            stored("microblog-timeline", 4, &to_relation, "timeline", &[])?,
-            stored("microblog-post", 3, &to_timeline, "post", &archive)?,
+            recorded("microblog-user", 1, &[], "user")?,
+            recorded("microblog-relation", 2, &[], "relation")?,
+            stored("microblog-timeline", 4, &to_relation, "timeline", "")?,
+            recorded("microblog-post", 3, &to_timeline, "post")?,
             self.server("microblog-gateway", 0, &to_all, &[])?,
         ])
     }

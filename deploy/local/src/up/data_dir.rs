@@ -1,10 +1,12 @@
-//! The data directory: its lock, the configuration of the private redis-server, and the archive of
-//! posts.
+//! The data directory: its lock, the configuration of the private redis-server, and the databases
+//! of the services.
 //!
 //! ```text
 //! lock               locked by the running launcher; its process id
 //! sample             exists when the demo graph is complete
-//! archive.sqlite     all posts, with archive.sqlite-wal and -shm while it is in use
+//! user.sqlite        the record of the service, with relation.sqlite-wal and -shm while it is in use
+//! relation.sqlite    likewise
+//! post.sqlite        likewise
 //! redis/passwords    `user password` per line, generated at the first start
 //! redis/redis.conf   written at each start, like users.acl
 //! redis/users.acl    the project's, with hashes of the passwords
@@ -63,15 +65,15 @@ impl DataDir {
         self.path.join("sample")
     }
 
-    /// Returns the file of the archive.
-    pub(super) fn archive(&self) -> PathBuf {
-        self.path.join("archive.sqlite")
+    /// Returns the database file of a service.
+    pub(super) fn database(&self, service: &str) -> PathBuf {
+        self.path.join(service).with_extension("sqlite")
     }
 
-    /// Creates the file of the archive if it does not exist, readable by the owner only, and
-    /// returns its URL for the post service.
-    pub fn prepare_archive(&self) -> anyhow::Result<String> {
-        let file = self.archive();
+    /// Creates the database file of a service if it does not exist, readable by the owner only, and
+    /// returns its URL.
+    pub fn prepare_database(&self, service: &str) -> anyhow::Result<String> {
+        let file = self.database(service);
         let named = || format!("cannot use {}", file.display());
         // SQLite would make it world-readable. Its -wal and -shm files get the same permissions.
         OpenOptions::new().append(true).create(true).mode(0o600).open(&file).with_context(named)?;
@@ -199,16 +201,16 @@ mod tests {
     }
 
     #[test]
-    fn the_archive_url_escapes_the_path() {
+    fn the_database_url_escapes_the_path() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("what? a #1 100% diré");
         let data = DataDir::open(&path).unwrap();
-        let address = data.prepare_archive().unwrap();
-        let end = "/what%3F%20a%20%231%20100%25%20dir%C3%A9/archive.sqlite?mode=rwc";
+        let address = data.prepare_database("post").unwrap();
+        let end = "/what%3F%20a%20%231%20100%25%20dir%C3%A9/post.sqlite?mode=rwc";
         assert!(address.starts_with("sqlite:///") && address.ends_with(end), "{address}");
-        fs::write(data.archive(), "kept").unwrap();
-        assert_eq!(data.prepare_archive().unwrap(), address);
-        assert_eq!(fs::read(data.archive()).unwrap(), b"kept");
+        fs::write(data.database("post"), "kept").unwrap();
+        assert_eq!(data.prepare_database("post").unwrap(), address);
+        assert_eq!(fs::read(data.database("post")).unwrap(), b"kept");
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Messages of `microblog up` on standard output: servers, addresses, and commands to try.
 
-use std::{env, path::Path};
+use std::env;
 
 use super::{
+    Databases,
     data_dir::DataDir,
     demo_data::{DemoGraph, PASSWORD},
     services::SERVERS,
@@ -12,12 +13,12 @@ use crate::remote::{GATEWAY_URL, RELATION_URL, USER_URL};
 
 const BUF_CURL: &str = "buf curl --http2-prior-knowledge --protocol grpc";
 
-/// Prints the servers and their addresses. An external archive's URL is not printed, since it may
-/// contain a password.
+/// Prints the servers and their addresses. The URLs of other databases are not printed, since they
+/// may contain passwords.
 pub(super) fn started(
     software: &Software,
     data: &DataDir,
-    archive: Option<&Path>,
+    databases: &Databases,
     redis_port: u16,
     port_base: u16,
 ) {
@@ -25,9 +26,11 @@ pub(super) fn started(
         println!("  {:9} {}  {}", server.name, server.url(port_base), server.service);
     }
     println!("  redis     127.0.0.1:{redis_port}, version {}", software.version);
-    match archive {
-        Some(file) => println!("  archive   {}", file.display()),
-        None => println!("  archive   from MICROBLOG_DATABASE_URL"),
+    for (service, url) in databases.urls() {
+        match url {
+            Some(_) => println!("  database  of {service}: --{service}-database-url"),
+            None => println!("  database  of {service}: {}", data.database(service).display()),
+        }
     }
     println!("  data      {}", data.path().display());
 }

@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use clap::Parser;
 use microblog_chassis::{Config as Chassis, Peer, ServiceListener, Worker};
 
-use super::{access::Access, data_dir::DataDir};
+use super::{Args, access::Access, data_dir::DataDir};
 
 /// A server of the process, as clients see it.
 pub(super) struct Server {
@@ -54,7 +54,6 @@ pub(super) struct Plan(Arc<Configs>);
 
 struct Configs {
     port_base: u16,
-    has_local_archive: bool,
     chassis: Chassis,
     gateway: microblog_gateway::Config,
     limits: microblog_gateway::Limits,
@@ -79,26 +78,19 @@ pub(super) enum Error {
 
 impl Plan {
     /// Configures all servers from flags and environment, like the separate programs, except for
-    /// listen addresses and Redis URLs. By default, the archive is in the data directory and limits
-    /// per address are off; the environment can override both.
-    pub(super) fn new(
-        port_base: u16,
-        data: &DataDir,
-        access: &Access,
-        chassis: &Chassis,
-    ) -> anyhow::Result<Self> {
+    /// listen addresses and the URLs of stores. By default, the databases are in the data directory
+    /// and limits per address are off; the environment can override both.
+    pub(super) fn new(args: &Args, data: &DataDir, access: &Access) -> anyhow::Result<Self> {
+        let Args { port_base, chassis, .. } = args;
         let mut user: microblog_user::Config = config_with_redis("user", access)?;
         let mut relation: microblog_relation::Config = config_with_redis("relation", access)?;
         let mut post: microblog_post::Config = config_with_redis("post", access)?;
         let mut timeline: microblog_timeline::Config = config_with_redis("timeline", access)?;
         let mut gateway: microblog_gateway::Config = config("gateway", &no_limits_per_address())?;
-        // The variable names the database of the archive.
-        user.database.database_url = None;
-        relation.database.database_url = None;
-        let archive = &mut post.database.database_url;
-        let has_local_archive = archive.as_ref().is_none_or(String::is_empty);
-        if has_local_archive {
-            *archive = Some(data.prepare_archive()?);
+        let databases = [&mut user.database, &mut relation.database, &mut post.database];
+        for (database, (service, url)) in databases.into_iter().zip(args.databases.urls()) {
+            let file = || data.prepare_database(service);
+            database.database_url = Some(url.map_or_else(file, |url| Ok(url.to_owned()))?);
         }
         for own in [
             &mut user.chassis,
@@ -110,8 +102,7 @@ impl Plan {
             own.clone_from(chassis);
         }
         Ok(Self(Arc::new(Configs {
-            port_base,
-            has_local_archive,
+            port_base: *port_base,
             chassis: chassis.clone(),
             limits: microblog_gateway::Limits::new(&gateway.limits),
             gateway,
@@ -120,11 +111,6 @@ impl Plan {
             post,
             timeline,
         })))
-    }
-
-    /// Returns whether the archive is in the data directory.
-    pub(super) fn has_local_archive(&self) -> bool {
-        self.0.has_local_archive
     }
 
     /// Starts the servers of one worker. They call each other in process.

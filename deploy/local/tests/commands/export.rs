@@ -155,11 +155,11 @@ fn an_export_is_complete_after_the_launcher_was_killed() {
     let posts = clients.publish(clients.id("ada"), POSTS);
     launcher.signal(Signal::SIGKILL);
     launcher.ended(STOP);
-    let archive = data.join("archive.sqlite").canonicalize().unwrap();
-    assert_eq!(fs::metadata(&archive).unwrap().permissions().mode() & 0o777, 0o600);
+    let database = data.join("post.sqlite").canonicalize().unwrap();
+    assert_eq!(fs::metadata(&database).unwrap().permissions().mode() & 0o777, 0o600);
 
     let launcher = start(&data);
-    assert!(launcher.output().contains(&format!("  archive   {}\n", archive.display())));
+    assert!(launcher.output().contains(&format!("  database  of post: {}\n", database.display())));
     let ended = export(&launcher, &["ada"]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let exported = lines(&ended.stdout);

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helper fails with the test")]
 
-mod archive;
+mod databases;
 mod errors;
 mod export;
 mod launcher;

@@ -13,7 +13,7 @@ use crate::{
     collector::{Collector, KEY_HEADER},
     outputs::Outputs,
     server::{Server, Variables, private_file},
-    stores::{Archive, STORED, add_password, redis_url, take_password},
+    stores::{Databases, STORED, add_password, redis_url, take_password},
 };
 
 const SERVICES: [&str; 5] = ["user", "relation", "timeline", "post", "gateway"];
@@ -27,8 +27,8 @@ struct System {
     ports: [u16; 5],
     redis: RedisServer,
     redis_password: String,
-    archive: Archive,
-    archive_password: String,
+    databases: Databases,
+    database_password: String,
     collector: Collector,
     collector_at: SocketAddr,
     receiving: JoinHandle<()>,
@@ -80,16 +80,16 @@ impl System {
         let redis_password = canaries.make("the password of Redis");
         let redis = RedisServer::start().await;
         add_password(&redis, &redis_password).await;
-        let archive_password = canaries.make("the password of the archive");
-        let archive = Archive::start(&archive_password).await;
+        let database_password = canaries.make("the password of the databases");
+        let databases = Databases::start(&database_password).await;
         let (collector, collector_at, receiving) = Collector::start();
         let mut system = Self {
             servers: Vec::new(),
             ports: SERVICES.map(|_| free_port()),
             redis,
             redis_password,
-            archive,
-            archive_password,
+            databases,
+            database_password,
             collector,
             collector_at,
             receiving,
@@ -128,7 +128,7 @@ impl System {
             SERVICES.map(|peer| (format!("MICROBLOG_{}_URL", peer.to_uppercase()), self.url(peer)));
         let own = [
             ("MICROBLOG_REDIS_URL", redis_url(&self.redis, service, &self.redis_password)),
-            ("MICROBLOG_DATABASE_URL", self.archive.url(&self.archive_password)),
+            ("MICROBLOG_DATABASE_URL", self.databases.url(service, &self.database_password)),
             ("MICROBLOG_LOG", "trace".to_owned()),
             ("MICROBLOG_LOG_FORMAT", log_format.to_owned()),
             (
@@ -161,9 +161,11 @@ impl System {
 
     /// Makes the stores reject the servers and stop, and the collector too.
     async fn lose_stores(&mut self, client: &mut Client<'_>) {
-        self.archive.change_password("another");
+        self.databases.change_password("another");
         client.publish("a post that cannot be archived").await.unwrap();
-        self.archive.wait_for_rejected_password(PATIENCE).await;
+        for service in ["relation", "post"] {
+            self.databases.wait_for_rejected_password(service, PATIENCE).await;
+        }
         take_password(&self.redis, &self.redis_password).await;
         client.call_during_outage().await;
         for server in self.servers.iter_mut().filter(|it| STORED.contains(&&*it.name)) {
@@ -172,7 +174,7 @@ impl System {
         let collector = &self.collector;
         let failed = async || collector.spans().contains("StringValue(\"UNAVAILABLE\")");
         eventually("spans of calls that failed came", PATIENCE, failed).await;
-        self.archive.kill();
+        self.databases.kill();
         self.redis.kill();
         self.receiving.abort();
         client.call_during_outage().await;

@@ -17,7 +17,7 @@ use crate::{
     launcher::{Launcher, PROGRAM},
     outputs::Outputs,
     server::scrape,
-    stores::Archive,
+    stores::Databases,
 };
 
 const STOP: Duration = Duration::from_secs(60);
@@ -26,8 +26,8 @@ const STOP: Duration = Duration::from_secs(60);
 async fn the_launcher_does_not_print_secrets() {
     let canaries = Canaries::new();
     let mut outputs = Outputs::default();
-    let archive_password = canaries.make("the password of the archive");
-    let archive = Archive::start(&archive_password).await;
+    let database_password = canaries.make("the password of the databases");
+    let databases = Databases::start(&database_password).await;
     let (collector, collector_at, _receiving) = Collector::start();
     let collector_password = canaries.make("the password of the collector");
     let key = canaries.make("the key for the collector");
@@ -36,7 +36,8 @@ async fn the_launcher_does_not_print_secrets() {
     let mut command = Command::new(PROGRAM);
     command
         .env("MICROBLOG_LOG", "trace")
-        .env("MICROBLOG_DATABASE_URL", archive.url(&archive_password))
+        .env("MICROBLOG_RELATION_DATABASE_URL", databases.url("relation", &database_password))
+        .env("MICROBLOG_POST_DATABASE_URL", databases.url("post", &database_password))
         .env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://s:{collector_password}@{collector_at}"))
         .env("OTEL_EXPORTER_OTLP_HEADERS", format!("{KEY_HEADER}={key}"))
         .env("OTEL_SERVICE_NAME", &public)

@@ -6,7 +6,7 @@ use crate::{
     canaries::Canaries,
     outputs::Outputs,
     server::{Server, Variables, private_file},
-    stores::Archive,
+    stores::Databases,
 };
 
 /// A server with a variable that contains a secret.
@@ -79,28 +79,28 @@ async fn invalid_redis_urls_are_not_printed() {
 }
 
 #[tokio::test]
-async fn invalid_archive_urls_are_not_printed() {
+async fn invalid_database_urls_are_not_printed() {
     const UNAVAILABLE: &str = "database unavailable";
     let canaries = Canaries::new();
     let redis = RedisServer::start().await;
-    let archive = Archive::start("right").await;
+    let databases = Databases::start("right").await;
     let mut cases = Cases { canaries: &canaries, cases: Vec::new() };
     for (value, expected) in [
-        ("postgres://post:SECRET@127.0.0.1:port/archive", "invalid port number"),
-        ("postgres://post:SECRET/x@127.0.0.1/archive", "invalid port number"),
-        ("postgres://post:7/SECRET@127.0.0.1/archive", "percent-encode"),
-        ("postgres://post:7?SECRET@127.0.0.1/archive", "percent-encode"),
-        ("postgres://post:7#SECRET@127.0.0.1/archive", "percent-encode"),
-        ("post:SECRET@127.0.0.1/archive", "the database's address begins with"),
-        ("mysql://post:SECRET@127.0.0.1/archive", "the database's address begins with"),
+        ("postgres://post:SECRET@127.0.0.1:port/microblog", "invalid port number"),
+        ("postgres://post:SECRET/x@127.0.0.1/microblog", "invalid port number"),
+        ("postgres://post:7/SECRET@127.0.0.1/microblog", "percent-encode"),
+        ("postgres://post:7?SECRET@127.0.0.1/microblog", "percent-encode"),
+        ("postgres://post:7#SECRET@127.0.0.1/microblog", "percent-encode"),
+        ("post:SECRET@127.0.0.1/microblog", "the database's address begins with"),
+        ("mysql://post:SECRET@127.0.0.1/microblog", "the database's address begins with"),
         ("SECRET", "the database's address is no URL"),
-        ("postgres://post:SECRET@127.0.0.1:1/archive", UNAVAILABLE),
-        ("postgres://post@127.0.0.1:1/archive?password=SECRET", UNAVAILABLE),
-        ("postgres://post:SECRET@127.0.0.1:1/archive?sslmode=none", UNAVAILABLE),
-        ("postgres://post:%FFSECRET@127.0.0.1:1/archive", UNAVAILABLE),
+        ("postgres://post:SECRET@127.0.0.1:1/microblog", UNAVAILABLE),
+        ("postgres://post@127.0.0.1:1/microblog?password=SECRET", UNAVAILABLE),
+        ("postgres://post:SECRET@127.0.0.1:1/microblog?sslmode=none", UNAVAILABLE),
+        ("postgres://post:%FFSECRET@127.0.0.1:1/microblog", UNAVAILABLE),
         // The driver does not support this PostgreSQL parameter.
-        ("postgres://post@127.0.0.1:1/archive?sslpassword=SECRET", "sslpassword"),
-        (&archive.url("SECRET"), "password authentication failed"),
+        ("postgres://post@127.0.0.1:1/microblog?sslpassword=SECRET", "sslpassword"),
+        (&databases.url("post", "SECRET"), "password authentication failed"),
     ] {
         cases.add("post", "MICROBLOG_DATABASE_URL", value, expected);
     }

@@ -1,6 +1,6 @@
 //! Stores with canaries as passwords.
 
-use std::{process::Command, time::Duration};
+use std::time::Duration;
 
 use microblog_testkit::{PostgresServer, RedisServer, eventually, redis};
 
@@ -37,58 +37,46 @@ pub(crate) fn redis_url(server: &RedisServer, service: &str, password: &str) -> 
     format!("redis://{service}:{password}@127.0.0.1:{}", server.port())
 }
 
-/// A PostgreSQL server with a database whose user needs a password.
-pub(crate) struct Archive(PostgresServer);
+/// A PostgreSQL server with the roles of the services, which need a password.
+pub(crate) struct Databases(PostgresServer);
 
-impl Archive {
+impl Databases {
     pub(crate) async fn start(password: &str) -> Self {
-        let archive = Self(PostgresServer::start().await);
-        archive.run(&format!("CREATE ROLE archivist LOGIN PASSWORD '{password}'"));
-        archive.run("CREATE DATABASE archive OWNER archivist");
+        let server = PostgresServer::start().await;
+        server.create_roles(password);
         // The test server accepts any password by default.
-        archive.run(
+        server.sql(
             "DO $$ BEGIN EXECUTE format('COPY (SELECT unnest(ARRAY[\
              ''host all postgres 127.0.0.1/32 trust'', \
              ''host all all 127.0.0.1/32 scram-sha-256''])) TO %L', \
              current_setting('hba_file')); END $$",
         );
-        archive.run("SELECT pg_reload_conf()");
-        archive
+        server.sql("SELECT pg_reload_conf()");
+        Self(server)
     }
 
-    /// Returns its URL with a password.
-    pub(crate) fn url(&self, password: &str) -> String {
-        format!("postgres://archivist:{password}@127.0.0.1:{}/archive", self.0.port())
+    /// Returns the URL of a service's role with a password.
+    pub(crate) fn url(&self, service: &str, password: &str) -> String {
+        self.0.url_of(service, password)
     }
 
-    /// Changes the role's password, and closes its connections.
+    /// Changes the roles' passwords, and closes their connections.
     pub(crate) fn change_password(&self, password: &str) {
-        self.run(&format!("ALTER ROLE archivist PASSWORD '{password}'"));
-        self.run(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'archivist'",
+        self.0.create_roles(password);
+        self.0.sql(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename <> 'postgres'",
         );
     }
 
-    /// Waits until the server has rejected a password.
-    pub(crate) async fn wait_for_rejected_password(&self, within: Duration) {
-        let rejection = "password authentication failed for user \"archivist\"";
+    /// Waits until the server has rejected a password of a service.
+    pub(crate) async fn wait_for_rejected_password(&self, service: &str, within: Duration) {
+        let rejection = format!("password authentication failed for user \"{service}\"");
         let what = "a client uses a wrong password";
-        eventually(what, within, async || self.0.log().contains(rejection)).await;
+        eventually(what, within, async || self.0.log().contains(&rejection)).await;
     }
 
     /// Kills the server.
     pub(crate) fn kill(&self) {
         self.0.kill();
-    }
-
-    // Only the post service has a SQL client.
-    fn run(&self, statement: &str) {
-        let mut psql = Command::new("psql");
-        psql.args(["--no-psqlrc", "--quiet", "--set", "ON_ERROR_STOP=1"]);
-        psql.args(["--dbname", &self.0.url(), "--command", statement]);
-        let output = psql.output();
-        let output = output.unwrap_or_else(|error| panic!("these tests need `psql`: {error}"));
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{statement}: {errors}");
     }
 }

@@ -81,7 +81,7 @@ local function unblock(keys, args)
     if version then
       return { PENDING, tonumber(version) }
     elseif not always then
-      append_change('unblock', user, target, now_stamp(user))
+      append_change('unblock', user, target, end_stamp(clock, user))
       return { NOTHING, 0 }
     end
   end
@@ -185,10 +185,10 @@ end
 
 -- Removes a target from a private list without inverse edges.
 --
--- KEYS: of the user: the list. ARGV: kind of change, user, target.
+-- KEYS: clock; of the user: the list. ARGV: kind of change, user, target.
 local function remove(keys, args)
-  append_change(args[1], args[2], args[3], now_stamp(args[2]))
-  return redis.call('ZREM', keys[1], args[3])
+  append_change(args[1], args[2], args[3], end_stamp(keys[1], args[2]))
+  return redis.call('ZREM', keys[2], args[3])
 end
 
 register_change('relation_block', block, 'allow-oom')

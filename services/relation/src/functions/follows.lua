@@ -142,7 +142,7 @@ local function unfollow(keys, args)
       append_change('unfollow', follower, target, issued[n])
     elseif outcomes[i] == NOTHING then
       -- Ends a follow that was recorded and then lost.
-      append_change('unfollow', follower, target, now_stamp(follower))
+      append_change('unfollow', follower, target, end_stamp(clock, follower))
     end
   end
   if #unlisted > 0 then

@@ -44,6 +44,7 @@ impl Store {
         let partition = user.partition();
         let call = Call::new("relation_remove")
             .journal(partition, keys::journal(partition))
+            .key(keys::clock(partition))
             .key(keys::list(list, user))
             .arg(end)
             .arg(user.get())

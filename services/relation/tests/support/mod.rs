@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "no test file uses all of it")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
+pub(crate) mod database;
+
 use std::{net::TcpListener, time::Duration};
 
 use clap::Parser as _;
@@ -58,17 +60,28 @@ impl System {
     }
 
     async fn start_as(worker: Worker, topology: testkit::Topology, flags: &[&str]) -> Self {
-        let redis = testkit::Store::start(topology).await;
+        Self::start_on(testkit::Store::start(topology).await, worker, flags).await
+    }
+
+    /// Starts the service on a Redis.
+    pub(crate) async fn start_on(redis: testkit::Store, worker: Worker, flags: &[&str]) -> Self {
         let (client, store) = Self::serve(&redis, worker, flags).await;
+        ready(&store).await;
         Self { redis, client, store }
     }
 
     /// Starts another service on the same Redis, with further flags, and returns its client.
     pub(crate) async fn another(&self, flags: &[&str]) -> Client {
-        Self::serve(&self.redis, Worker::ONLY, flags).await.0
+        let (client, store) = Self::serve(&self.redis, Worker::ONLY, flags).await;
+        ready(&store).await;
+        client
     }
 
-    async fn serve(redis: &testkit::Store, worker: Worker, flags: &[&str]) -> (Client, Store) {
+    pub(crate) async fn serve(
+        redis: &testkit::Store,
+        worker: Worker,
+        flags: &[&str],
+    ) -> (Client, Store) {
         let config = config(&redis.url("relation"), flags);
         let service = microblog_relation::service(&config, worker).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -150,6 +163,11 @@ impl System {
     pub(crate) async fn converges(&self) {
         converges(&self.client).await;
     }
+}
+
+/// Waits until a service accepts calls.
+async fn ready(store: &Store) {
+    testkit::eventually("the service is ready", PATIENCE, async || store.is_ready().await).await;
 }
 
 /// Returns the request of a list that does not depend on the viewer.

@@ -97,6 +97,24 @@ pub fn recovering() -> Status {
     Status::with_error_details(Code::Unavailable, text, details)
 }
 
+/// Returns UNAVAILABLE while a service's stores do not belong together. Nothing was changed.
+pub fn stores_mismatched() -> Status {
+    let text = "the service's stores do not belong together; an operator must restore one of them";
+    with_reason(Code::Unavailable, ErrorReason::StoresMismatched, text)
+}
+
+/// Returns UNAVAILABLE for a write that replicas may not have.
+pub fn not_replicated() -> Status {
+    let text = "the write may not be replicated; repeat it";
+    with_reason(Code::Unavailable, ErrorReason::NotReplicated, text)
+}
+
+/// Returns UNAVAILABLE for a write that the database may not have.
+pub fn not_recorded() -> Status {
+    let text = "the write may not be recorded; repeat it";
+    with_reason(Code::Unavailable, ErrorReason::NotRecorded, text)
+}
+
 /// Returns INTERNAL for a fault of the service. Log the cause; the status omits it.
 pub fn internal() -> Status {
     with_reason(Code::Internal, ErrorReason::Internal, "internal error")

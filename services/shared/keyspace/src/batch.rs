@@ -8,7 +8,7 @@ use redis::{Cmd, Value};
 use tokio::sync::Semaphore;
 
 use crate::{
-    Call, Error,
+    Call, Error, PartitionStates, RelevantChange,
     journal::SeenVersions,
     library::VersionedLibrary,
     reply::{check, is_generic_error},
@@ -83,6 +83,11 @@ impl Batch {
         self.items.is_empty()
     }
 
+    /// Rejects a batch with a command of a closed partition.
+    pub(crate) fn check(&self, states: &PartitionStates) -> Result<(), Error> {
+        self.items.iter().try_for_each(|item| states.check(Some(item.partition)))
+    }
+
     /// Returns the indices of the calls whose error may mean that the function is not loaded.
     pub(crate) fn calls_with_generic_error(&self, replies: &[Value]) -> Vec<usize> {
         let index_of_failed = |(index, (item, reply)): (usize, (&Item, &Value))| {
@@ -97,17 +102,23 @@ impl Batch {
         Self { items: indices.iter().map(|&index| self.items[index].clone()).collect() }
     }
 
-    /// Returns the results in the replies; the first error reply as an error.
+    /// Returns the results in the replies, and what they rely on; the first error reply as an error.
     pub(crate) fn results(
         &self,
         replies: Vec<Value>,
         seen: &SeenVersions,
-    ) -> Result<Vec<Value>, Error> {
+    ) -> Result<(Vec<Value>, Vec<RelevantChange>), Error> {
+        let mut relevant = Vec::new();
         let result = |(item, reply): (&Item, Value)| match &item.request {
             Request::Query(_) => check(reply),
-            Request::Call(call) => check(call.result(reply, seen)?),
+            Request::Call(call) => {
+                let (result, change) = call.result(reply, seen)?;
+                relevant.extend(change);
+                check(result)
+            }
         };
-        self.items.iter().zip(replies).map(result).collect()
+        let results = self.items.iter().zip(replies).map(result).collect::<Result<_, _>>()?;
+        Ok((results, relevant))
     }
 
     /// Sends all commands and returns the replies in the order added, which may be error replies.

@@ -126,6 +126,9 @@ impl<I: Id, T: Clone + Send + 'static> ClientSideCache<I, T> {
     /// timeout holds for each.
     pub async fn read(&self, ids: &[I]) -> Result<Vec<T>, Error> {
         let inner = &self.inner;
+        for &id in ids {
+            inner.keyspace.check(Some((inner.kind.partition)(id)))?;
+        }
         let only = lock(&inner.servers).only();
         if let Some(server) = only {
             return inner.read_from(Some(&server), ids).await;

@@ -3,7 +3,7 @@
 use microblog_domain::Partition;
 use redis::{Arg, Cmd, ToRedisArgs, Value};
 
-use crate::{Error, journal::SeenVersions, library::VersionedLibrary};
+use crate::{Error, RelevantChange, journal::SeenVersions, library::VersionedLibrary};
 
 /// A call of a function: its name in the library's source, its keys and its arguments.
 ///
@@ -52,8 +52,8 @@ impl Call {
         self
     }
 
-    /// Returns the command, with the function name of this library version. `seen` are the versions
-    /// of the keyspace.
+    /// Returns the command, with the function name of this library version. `seen` has the
+    /// newest versions.
     pub(crate) fn command(&self, library: &VersionedLibrary, seen: &SeenVersions) -> Cmd {
         let arguments = self.keys.args_iter().chain(self.arguments.args_iter());
         let bytes: usize = arguments.map(|argument| bytes_of(&argument).len()).sum();
@@ -74,17 +74,23 @@ impl Call {
         }
         add(&mut command, &self.arguments);
         if let Some((partition, _)) = self.journal {
-            command.arg(&seen.newest_version(partition));
+            command.arg(&seen.arguments(partition));
         }
         command
     }
 
-    /// Returns the result in a reply, which may be an error reply.
-    pub(crate) fn result(&self, reply: Value, seen: &SeenVersions) -> Result<Value, Error> {
-        match self.journal {
-            Some((partition, _)) => seen.take_result(partition, reply),
-            None => Ok(reply),
-        }
+    /// Returns the result in a reply, which may be an error reply. If calls wait until changes are
+    /// durable, and the function is one that changes the state, also what the result relies on.
+    pub(crate) fn result(
+        &self,
+        reply: Value,
+        seen: &SeenVersions,
+    ) -> Result<(Value, Option<RelevantChange>), Error> {
+        let Some((partition, journal)) = &self.journal else { return Ok((reply, None)) };
+        let (result, change) = seen.take_result(*partition, reply)?;
+        let relevant =
+            || RelevantChange { partition: *partition, journal: journal.clone(), change };
+        Ok((result, seen.waits().then(relevant)))
     }
 
     /// Returns the first key, which determines the node of a cluster.
@@ -104,12 +110,12 @@ fn bytes_of<'a>(argument: &Arg<&'a [u8]>) -> &'a [u8] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Library;
+    use crate::{Change, Library, PartitionStates};
 
     #[test]
     fn command_has_the_versioned_function_and_the_number_of_keys() {
         let library = VersionedLibrary::new(Library { name: "test", source: "-- nothing\n" });
-        let seen = SeenVersions::new();
+        let seen = PartitionStates::default();
         let call = Call::new("f").arg(1).key("a").arg(&[2, 3]).key("b").arg("");
         let command = call.command(&library, &seen).get_packed_command();
         let suffix = library.name.strip_prefix("test").unwrap();
@@ -122,24 +128,43 @@ mod tests {
     #[test]
     fn journal_and_newest_version_are_the_last_key_and_arguments() {
         let library = VersionedLibrary::new(Library { name: "test", source: "-- nothing\n" });
-        let (seen, partition) = (SeenVersions::new(), Partition::new(7));
+        let (seen, partition) = (PartitionStates::default(), Partition::new(7));
         let call = Call::new("f").journal(partition, "j".into()).key("a").arg(1);
         let words = |seen: &SeenVersions| -> Vec<String> {
             let command = call.command(&library, seen);
             let word = |word: Arg<&[u8]>| String::from_utf8(bytes_of(&word).to_vec()).unwrap();
             command.args_iter().skip(2).map(word).collect()
         };
-        assert_eq!(words(&seen), ["2", "a", "j", "1", "0", "0"]);
-        let reply = |version: &str| {
-            Value::Array(vec![Value::Int(5), Value::BulkString(version.as_bytes().to_vec())])
-        };
+        assert_eq!(words(&seen), ["2", "a", "j", "1", "0", "0", "0"]);
         for (version, newest) in [("3-0", ["3", "0"]), ("2-9", ["3", "0"]), ("3-8", ["3", "8"])] {
-            assert_eq!(call.result(reply(version), &seen).unwrap(), Value::Int(5));
-            assert_eq!(words(&seen)[4..], newest, "after {version}");
+            assert_eq!(call.result(reply(version, ""), &seen).unwrap(), (Value::Int(5), None));
+            assert_eq!(words(&seen)[4..6], newest, "after {version}");
         }
-        let unrecorded = Value::Array(vec![Value::Int(6), Value::Nil]);
-        assert_eq!(call.result(unrecorded, &seen).unwrap(), Value::Int(6));
-        assert!(call.result(reply("rubbish"), &seen).is_err());
+        let unrecorded = Value::Array(vec![Value::Int(6), Value::Nil, Value::Nil]);
+        assert_eq!(call.result(unrecorded, &seen).unwrap(), (Value::Int(6), None));
+        assert!(call.result(reply("rubbish", ""), &seen).is_err());
         assert!(call.result(Value::Int(5), &seen).is_err());
+    }
+
+    #[test]
+    fn a_call_that_waits_asks_for_the_change_that_its_result_relies_on() {
+        let library = VersionedLibrary::new(Library { name: "test", source: "-- nothing\n" });
+        let (seen, partition) = (SeenVersions::new(PartitionStates::default()), Partition::new(7));
+        let call = Call::new("f").journal(partition, "j".into());
+        seen.set_waits();
+        let command = call.command(&library, &seen);
+        assert_eq!(command.args_iter().last(), Some(Arg::Simple(&b"1"[..])));
+        let relevant = |reply| call.result(reply, &seen).unwrap().1.unwrap();
+        let change = Change { version: "3-8".parse().unwrap(), text: "follow 1 2".into() };
+        assert_eq!(relevant(reply("3-8", "follow 1 2")).change, Some(change));
+        let without_journal = Value::Array(vec![Value::Int(6), Value::Nil, Value::Nil]);
+        let unrecorded = relevant(without_journal);
+        assert_eq!((unrecorded.partition, &*unrecorded.journal), (partition, "j"));
+        assert_eq!(unrecorded.change, None);
+    }
+
+    fn reply(version: &str, text: &str) -> Value {
+        let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        Value::Array(vec![Value::Int(5), bulk(version), bulk(text)])
     }
 }

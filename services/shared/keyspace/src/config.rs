@@ -2,6 +2,8 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use crate::PartitionStates;
+
 // About 25,000 posts, or 60,000 accounts. `tracking-table-max-keys` in deploy/redis/redis.conf must
 // exceed the cached keys of all threads: beyond it, Redis evicts tracked keys at random.
 const CACHE_BYTES: usize = 8 << 20;
@@ -38,7 +40,7 @@ pub struct Config {
     #[arg(long, env = "MICROBLOG_REDIS_CONNECTIONS", default_value_t = 1, value_parser = positive)]
     pub redis_connections: usize,
 
-    /// Connections of the dedicated pool, for blocking reads, per worker thread and Redis node.
+    /// Connections of the dedicated pool, for blocking reads and WAIT, per worker thread and Redis node.
     #[arg(
         long,
         env = "MICROBLOG_REDIS_DEDICATED_CONNECTIONS",
@@ -87,6 +89,11 @@ pub struct Config {
     /// Password at the Sentinels, if they require one.
     #[arg(long, env = "MICROBLOG_REDIS_SENTINEL_PASSWORD", hide_env_values = true)]
     pub redis_sentinel_password: Option<String>,
+
+    /// What is known of the partitions, shared by all keyspaces of copies of this configuration: those
+    /// of the worker threads.
+    #[arg(skip)]
+    pub partition_states: PartitionStates,
 }
 
 impl Config {
@@ -103,6 +110,7 @@ impl Config {
             redis_key_file: None,
             redis_sentinel_user: None,
             redis_sentinel_password: None,
+            partition_states: PartitionStates::default(),
         }
     }
 

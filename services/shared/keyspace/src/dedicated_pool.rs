@@ -9,7 +9,7 @@ use std::{
 };
 
 use deadpool_redis::{Connection, Manager, Pool, Status};
-use redis::{Cmd, ConnectionInfo, FromRedisValue, RedisResult, aio::ConnectionLike as _};
+use redis::{Cmd, ConnectionInfo, FromRedisValue, Pipeline, Value, aio::ConnectionLike as _};
 use tokio::time::Instant;
 
 use crate::{
@@ -119,16 +119,37 @@ impl DedicatedConnection {
         command: &Cmd,
         longest: Duration,
     ) -> Result<T, Error> {
+        let send = async |connection: &mut Connection| {
+            decode(connection.req_packed_command(command).await?)
+        };
+        self.send(send, longest).await
+    }
+
+    /// Sends commands together, and waits for all replies like [`Self::query`]. These may be error
+    /// replies.
+    pub(crate) async fn query_all(
+        &mut self,
+        commands: &Pipeline,
+        longest: Duration,
+    ) -> Result<Vec<Value>, Error> {
+        let count = commands.cmd_iter().count();
+        let send = async |connection: &mut Connection| {
+            Ok(connection.req_packed_commands(commands, 0, count).await?)
+        };
+        self.send(send, longest).await
+    }
+
+    async fn send<T>(
+        &mut self,
+        send: impl AsyncFnOnce(&mut Connection) -> Result<T, Error>,
+        longest: Duration,
+    ) -> Result<T, Error> {
         let (connection, shared) = (&mut self.connection, &self.shared);
         let mut in_flight = InFlight { connection, shared, is_complete: false };
         let Some(connection) = in_flight.connection else {
             return Err(Error::unavailable("the dedicated connection is closed"));
         };
-        let reply = async {
-            let reply: RedisResult<_> = connection.req_packed_command(command).await;
-            decode(reply?)
-        };
-        let reply = within(Instant::now() + longest, reply).await;
+        let reply = within(Instant::now() + longest, send(connection)).await;
         in_flight.is_complete = !reply.as_ref().is_err_and(Error::is_unavailable);
         reply
     }

@@ -23,10 +23,24 @@ pub enum Error {
     #[error("the clock of a partition is ahead of the time")]
     ClockAhead(#[source] RedisError),
 
-    /// The partition has lost changes that this process has seen, and is not recovered yet. The
-    /// function changed nothing, and may be retried.
+    /// The partition has lost changes that this process has seen, and is not recovered yet. Nothing was
+    /// changed. May be retried.
     #[error("a partition has lost changes and is recovering")]
-    Recovering(#[source] RedisError),
+    Recovering(#[source] Box<dyn std::error::Error + Send + Sync>),
+
+    /// The required number of replicas may not have the changes that the result relies on. The
+    /// function has run, and may be retried.
+    #[error("the changes may not be replicated")]
+    NotReplicated(#[source] Box<dyn std::error::Error + Send + Sync>),
+
+    /// The database may not have the changes that the result relies on. The function has run, and
+    /// may be retried.
+    #[error("the changes may not be recorded")]
+    NotRecorded(#[source] Box<dyn std::error::Error + Send + Sync>),
+
+    /// Redis and the database that records it do not belong together. Nothing was sent.
+    #[error("redis and the database do not belong together")]
+    Mismatched,
 
     /// Redis or a function rejected the command with an error reply.
     #[error("redis refused the command: {code}")]
@@ -109,6 +123,9 @@ impl Error {
             | Self::Full(_)
             | Self::ClockAhead(_)
             | Self::Recovering(_)
+            | Self::Mismatched
+            | Self::NotReplicated(_)
+            | Self::NotRecorded(_)
             | Self::Malformed(_)
             | Self::Config(_) => None,
         }
@@ -122,15 +139,19 @@ impl Error {
             Self::ClockAhead(_) => Some(CLOCK_AHEAD),
             Self::Recovering(_) => Some(RECOVERING),
             Self::Unavailable(cause) => cause.downcast_ref().and_then(RedisError::code),
+            Self::NotReplicated(_) | Self::NotRecorded(_) | Self::Mismatched => None,
             Self::Malformed(_) | Self::Config(_) => None,
         }
     }
 
-    /// Returns the error code of Redis, or `timeout`, `unavailable` or `malformed`.
+    /// Returns the error code of Redis, or `timeout`, `unavailable`, `not_replicated`,
+    /// `not_recorded` or `malformed`.
     pub(crate) fn error_type(&self) -> &str {
         let other = match self {
             Self::Unavailable(cause) if cause.is::<TimedOut>() => "timeout",
-            Self::Unavailable(_) => "unavailable",
+            Self::Unavailable(_) | Self::Mismatched => "unavailable",
+            Self::NotReplicated(_) => "not_replicated",
+            Self::NotRecorded(_) => "not_recorded",
             Self::Full(_)
             | Self::ClockAhead(_)
             | Self::Recovering(_)
@@ -143,6 +164,10 @@ impl Error {
 
     pub(crate) fn unavailable(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Unavailable(cause.into())
+    }
+
+    pub(crate) fn recovering() -> Self {
+        Self::Recovering("the partition is being recovered".into())
     }
 
     pub(crate) fn malformed(text: &'static str) -> Self {
@@ -163,7 +188,7 @@ impl From<RedisError> for Error {
         match error.code() {
             Some(FULL) => Self::Full(error),
             Some(CLOCK_AHEAD) => Self::ClockAhead(error),
-            Some(RECOVERING) => Self::Recovering(error),
+            Some(RECOVERING) => Self::Recovering(error.into()),
             Some(code) if !TRANSIENT_CODES.contains(&code) => {
                 Self::Refused { code: code.to_owned(), source: error }
             }

@@ -1,18 +1,18 @@
 //! Change journals: a stream for each partition with every change of its state, which
-//! `prelude/journal.lua` writes. This file has the versions, the newest ones that this process has
-//! seen, and the reads of consumers.
+//! `prelude/journal.lua` writes. This file has the versions, and the reads of consumers.
 
 use std::{
     fmt,
     str::FromStr,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
 };
 
 use microblog_domain::Partition;
 use redis::{Value, cmd};
 
 use crate::{
-    Batch, Error, Keyspace,
+    Batch, Error, Keyspace, PartitionStates,
     reply::{check, decode},
 };
 
@@ -83,39 +83,53 @@ impl fmt::Display for Version {
     }
 }
 
-/// The newest versions that a process has seen, one for each partition.
-pub(crate) struct SeenVersions(Box<[AtomicU64]>);
+/// What calls with a journal are sent with: the newest versions that the process has seen, and whether
+/// they wait until changes are durable.
+pub(crate) struct SeenVersions {
+    states: PartitionStates,
+    waits: AtomicBool,
+}
 
 impl SeenVersions {
-    pub(crate) fn new() -> Self {
-        Self(Partition::all().map(|_| AtomicU64::new(0)).collect())
+    pub(crate) fn new(states: PartitionStates) -> Self {
+        Self { states, waits: AtomicBool::new(false) }
+    }
+
+    /// Returns what the process knows of the partitions.
+    pub(crate) fn states(&self) -> &PartitionStates {
+        &self.states
+    }
+
+    /// Makes calls ask for the change that their results rely on.
+    pub(crate) fn set_waits(&self) {
+        self.waits.store(true, Ordering::Relaxed);
     }
 
     /// Returns the last arguments of a call that changes a partition: the epoch and the number of the
-    /// newest version.
-    pub(crate) fn newest_version(&self, partition: Partition) -> [u64; 2] {
-        let newest = Version(self.of(partition).load(Ordering::Relaxed));
-        [newest.epoch(), newest.number()]
+    /// newest version, and whether the call waits.
+    pub(crate) fn arguments(&self, partition: Partition) -> [u64; 3] {
+        let newest = self.states.newest(partition);
+        [newest.epoch(), newest.number(), self.waits().into()]
     }
 
-    /// Returns the result in the reply of such a call, and notes the version.
-    pub(crate) fn take_result(&self, partition: Partition, reply: Value) -> Result<Value, Error> {
-        let (result, version): (Value, Option<String>) = redis::from_redis_value(check(reply)?)?;
-        if let Some(version) = version {
-            let version: Version =
-                version.parse().map_err(|error| Error::Malformed(Box::new(error)))?;
-            self.add(partition, version);
-        }
-        Ok(result)
+    /// Returns whether calls wait until changes are durable.
+    pub(crate) fn waits(&self) -> bool {
+        self.waits.load(Ordering::Relaxed)
     }
 
-    /// Notes a version of a partition.
-    pub(crate) fn add(&self, partition: Partition, version: Version) {
-        self.of(partition).fetch_max(version.get(), Ordering::Relaxed);
-    }
-
-    fn of(&self, partition: Partition) -> &AtomicU64 {
-        &self.0[usize::from(partition.number())]
+    /// Returns the result in the reply of such a call, and the change that it relies on, if the call
+    /// waits. Notes the version.
+    pub(crate) fn take_result(
+        &self,
+        partition: Partition,
+        reply: Value,
+    ) -> Result<(Value, Option<Change>), Error> {
+        let (result, version, text): (Value, Option<String>, Option<String>) =
+            redis::from_redis_value(check(reply)?)?;
+        let Some(version) = version else { return Ok((result, None)) };
+        let version = version.parse().map_err(|error| Error::Malformed(Box::new(error)))?;
+        self.states.require(partition, version);
+        Ok((result, text.map(|text| Change { version, text })))
     }
 }
 
@@ -201,7 +215,84 @@ impl Journals {
     }
 }
 
-fn changes(reply: Value) -> Result<Vec<Change>, Error> {
+/// How long a lease on the recovery of a partition lasts without renewal.
+const LEASE: Duration = Duration::from_secs(10);
+
+impl Journals {
+    // The keys beside a journal, in its slot.
+    fn beside(&self, partition: Partition, what: &str) -> String {
+        format!("{}:{what}", (self.key)(partition))
+    }
+
+    /// Removes the oldest entries of some journals beyond `count`.
+    pub async fn cap(
+        &self,
+        keyspace: &Keyspace,
+        partitions: &[Partition],
+        count: u64,
+    ) -> Result<(), Error> {
+        let mut batch = Batch::with_capacity(partitions.len());
+        for &partition in partitions {
+            let mut trim = cmd("XTRIM");
+            trim.arg((self.key)(partition)).arg("MAXLEN").arg("~").arg(count);
+            batch.query(partition, trim);
+        }
+        keyspace.send(batch).await.map(|_| ())
+    }
+
+    /// Returns the identities of the records of some partitions; `None` if one is not recorded.
+    pub async fn identities(
+        &self,
+        keyspace: &Keyspace,
+        partitions: &[Partition],
+    ) -> Result<Vec<Option<String>>, Error> {
+        let mut batch = Batch::with_capacity(partitions.len());
+        for &partition in partitions {
+            batch.query(partition, cmd("GET").arg(self.beside(partition, "record")).take());
+        }
+        keyspace.send(batch).await?.into_iter().map(decode).collect()
+    }
+
+    /// Sets the identity of the record of some partitions.
+    pub async fn set_identity(
+        &self,
+        keyspace: &Keyspace,
+        partitions: &[Partition],
+        identity: &str,
+    ) -> Result<(), Error> {
+        let mut batch = Batch::with_capacity(partitions.len());
+        for &partition in partitions {
+            let mut set = cmd("SET");
+            batch.query(partition, set.arg(self.beside(partition, "record")).arg(identity).take());
+        }
+        keyspace.send(batch).await.map(|_| ())
+    }
+
+    /// Takes the lease on the recovery of a partition for ten seconds, unless another holder has it.
+    /// The holder renews it, with `is_held`.
+    pub async fn lease(
+        &self,
+        keyspace: &Keyspace,
+        partition: Partition,
+        holder: &str,
+        is_held: bool,
+    ) -> Result<bool, Error> {
+        let mut set = cmd("SET");
+        set.arg(self.beside(partition, "lease")).arg(holder);
+        set.arg(if is_held { "XX" } else { "NX" }).arg("PX").arg(LEASE.as_millis() as u64);
+        Ok(keyspace.query::<Option<String>>(set).await?.is_some())
+    }
+
+    /// Ends a lease that is held.
+    pub async fn end_lease(&self, keyspace: &Keyspace, partition: Partition) -> Result<(), Error> {
+        let mut set = cmd("SET");
+        set.arg(self.beside(partition, "lease")).arg("").arg("PX").arg(1);
+        keyspace.query::<Option<String>>(set).await.map(|_| ())
+    }
+}
+
+/// Returns the entries in the reply to a read of a journal.
+pub(crate) fn changes(reply: Value) -> Result<Vec<Change>, Error> {
     let entries: Vec<(String, Vec<String>)> = decode(reply)?;
     let change = |(id, mut fields): (String, Vec<String>)| {
         let version =

@@ -1,7 +1,7 @@
 //! The keyspace: sends commands, calls and batches, and loads the function library.
 
 use std::sync::{
-    Arc,
+    Arc, OnceLock,
     atomic::{AtomicU64, Ordering},
 };
 
@@ -11,7 +11,8 @@ use redis::{Cmd, FromRedisValue, RedisError, ServerErrorKind, Value};
 use tokio::{sync::Mutex, time::Instant};
 
 use crate::{
-    Batch, Call, Config, DedicatedConnection, Error, Library, Page, Range, Version,
+    Batch, Call, Config, DedicatedConnection, Durability, Error, Library, Page, PartitionStates,
+    Range, RelevantChange,
     connection_metrics::ConnectionMetrics,
     dedicated_pool::DedicatedPools,
     endpoint::Endpoint,
@@ -19,6 +20,7 @@ use crate::{
     journal::SeenVersions,
     library::VersionedLibrary,
     page,
+    replication::Replication,
     reply::{check, decode, is_generic_error},
     round_trip_metrics::RoundTripMetrics,
     route::{partition_of, partition_of_command},
@@ -40,13 +42,17 @@ use crate::{
 #[derive(Clone)]
 pub struct Keyspace {
     inner: Arc<Inner>,
+    // Whether closed partitions accept its calls.
+    ignores_closed: bool,
 }
 
 struct Inner {
     shared: SharedPool,
-    dedicated: DedicatedPools,
+    dedicated: Arc<DedicatedPools>,
     library: VersionedLibrary,
     seen_versions: SeenVersions,
+    // What calls wait for; nothing unless it is set.
+    durability: OnceLock<Arc<dyn Durability>>,
     // Of each client-side cache.
     cache_bytes_max: usize,
     // The number of completed loads, so that concurrent calls load the library once.
@@ -62,15 +68,17 @@ impl Keyspace {
         let metrics = ConnectionMetrics::new(library.name, "exclusive");
         let timeout = config.timeout();
         Ok(Self {
+            ignores_closed: false,
             inner: Arc::new(Inner {
                 shared: SharedPool::new(endpoint, round_trips, config.redis_connections, timeout),
-                dedicated: DedicatedPools::new(
+                dedicated: Arc::new(DedicatedPools::new(
                     config.redis_dedicated_connections,
                     timeout,
                     metrics,
-                ),
+                )),
                 library: VersionedLibrary::new(library),
-                seen_versions: SeenVersions::new(),
+                seen_versions: SeenVersions::new(config.partition_states.clone()),
+                durability: OnceLock::new(),
                 cache_bytes_max: config.redis_cache_bytes,
                 load_count: AtomicU64::new(0),
                 load_lock: Mutex::new(()),
@@ -79,9 +87,28 @@ impl Keyspace {
     }
 
     /// Checks that every primary replies, serves its slots, and has the library; loads the library
-    /// where it is missing. A single server must be a primary.
+    /// where it is missing. A single server must be a primary. Fails while the keyspace is closed.
     pub fn ready(&self) -> BoxFuture<'_, Result<(), Error>> {
-        Box::pin(self.inner.ready())
+        Box::pin(async {
+            self.inner.ready().await?;
+            self.check(None)
+        })
+    }
+
+    /// Returns a keyspace whose calls closed partitions accept, for recovery and background jobs.
+    #[must_use]
+    pub fn ignoring_closed(&self) -> Self {
+        Self { inner: self.inner.clone(), ignores_closed: true }
+    }
+
+    /// Returns what the process knows of the partitions.
+    pub fn states(&self) -> &PartitionStates {
+        self.inner.seen_versions.states()
+    }
+
+    /// Rejects a call to a closed partition, or to a closed keyspace.
+    pub(crate) fn check(&self, partition: Option<Partition>) -> Result<(), Error> {
+        if self.ignores_closed { Ok(()) } else { self.states().check(partition) }
     }
 
     /// Sends one command. On a cluster, its keys determine the node; all must be in one partition.
@@ -90,7 +117,10 @@ impl Keyspace {
         T: FromRedisValue + Send + 'a,
     {
         let partition = partition_of_command(&command);
-        Box::pin(async move { decode(self.inner.shared.command(command, partition).await?) })
+        Box::pin(async move {
+            self.check(partition)?;
+            decode(self.inner.shared.command(command, partition).await?)
+        })
     }
 
     /// Calls a function in one round trip.
@@ -98,13 +128,28 @@ impl Keyspace {
     where
         T: FromRedisValue + Send + 'a,
     {
-        Box::pin(async move { decode(self.inner.call(call).await?) })
+        let partition = call.first_key().and_then(partition_of);
+        Box::pin(async move {
+            self.check(partition)?;
+            decode(self.inner.call(call, partition).await?)
+        })
     }
 
-    /// Makes calls that change a partition fail with [`Error::Recovering`] if its journal lacks a
-    /// version.
-    pub fn require_version(&self, partition: Partition, version: Version) {
-        self.inner.seen_versions.add(partition, version);
+    /// Makes calls of functions that change the state wait until the changes that their results rely
+    /// on are durable. Set once, before the first call.
+    pub fn set_durability(&self, durability: Arc<dyn Durability>) {
+        if self.inner.durability.set(durability).is_ok() {
+            self.inner.seen_versions.set_waits();
+        }
+    }
+
+    /// Makes calls of functions that change the state wait until a number of replicas have the
+    /// changes that their results rely on. The Redis user needs WAIT, and what
+    /// [`Self::dedicated_connection`] needs.
+    pub fn require_replicas(&self, replicas: usize) {
+        let Inner { shared, dedicated, library, .. } = &*self.inner;
+        let replication = Replication::new(shared.clone(), dedicated.clone(), library, replicas);
+        self.set_durability(Arc::new(replication));
     }
 
     /// Sends a batch as pipelines and returns the replies in the order added. If a node does not
@@ -113,7 +158,12 @@ impl Keyspace {
     /// The timeout holds for each thousand commands. The first error reply fails the batch; other
     /// commands may have run.
     pub fn send(&self, batch: Batch) -> BoxFuture<'_, Result<Vec<Value>, Error>> {
-        Box::pin(self.inner.send(batch))
+        Box::pin(async move {
+            if !self.ignores_closed {
+                batch.check(self.states())?;
+            }
+            self.inner.send(batch).await
+        })
     }
 
     /// Returns the name of the keyspace, which is that of its library.
@@ -139,7 +189,10 @@ impl Keyspace {
     ///
     /// Takes one round trip, or more if a page's worth of entries shares the score of the start.
     pub fn page<'a>(&'a self, key: &'a str, range: Range) -> BoxFuture<'a, Result<Page, Error>> {
-        Box::pin(page::read(&self.inner.shared, key, range))
+        Box::pin(async move {
+            self.check(partition_of(key.as_bytes()))?;
+            page::read(&self.inner.shared, key, range).await
+        })
     }
 
     /// Checks out a dedicated connection to the primary that holds a key, for blocking reads (BLOCK)
@@ -148,7 +201,10 @@ impl Keyspace {
         &'a self,
         key: &'a str,
     ) -> BoxFuture<'a, Result<DedicatedConnection, Error>> {
-        Box::pin(self.inner.dedicated.get(&self.inner.shared, key))
+        Box::pin(async move {
+            self.check(partition_of(key.as_bytes()))?;
+            self.inner.dedicated.get(&self.inner.shared, key).await
+        })
     }
 }
 
@@ -163,8 +219,7 @@ impl Inner {
         }
     }
 
-    async fn call(&self, call: Call) -> Result<Value, Error> {
-        let partition = call.first_key().and_then(partition_of);
+    async fn call(&self, call: Call, partition: Option<Partition>) -> Result<Value, Error> {
         let load_count = self.load_count.load(Ordering::Acquire);
         let command = || call.command(&self.library, &self.seen_versions);
         let mut reply = self.shared.command(command(), partition).await?;
@@ -173,7 +228,17 @@ impl Inner {
             Box::pin(self.load_once(load_count)).await?;
             reply = self.shared.command(command(), partition).await?;
         }
-        call.result(reply, &self.seen_versions)
+        let (result, relevant) = call.result(reply, &self.seen_versions)?;
+        self.wait(relevant.into_iter().collect()).await?;
+        Ok(result)
+    }
+
+    // Waits until changes are durable.
+    async fn wait(&self, changes: Vec<RelevantChange>) -> Result<(), Error> {
+        match self.durability.get() {
+            Some(durability) if !changes.is_empty() => durability.wait(changes).await,
+            _ => Ok(()),
+        }
     }
 
     async fn send(&self, batch: Batch) -> Result<Vec<Value>, Error> {
@@ -190,7 +255,9 @@ impl Inner {
                 replies[index] = reply;
             }
         }
-        batch.results(replies, seen)
+        let (results, relevant) = batch.results(replies, seen)?;
+        self.wait(relevant).await?;
+        Ok(results)
     }
 
     // Loads the library unless another call has loaded it since `load_count` was read. Ends within
@@ -288,7 +355,7 @@ mod tests {
         let Inner { shared, .. } = &*keyspace.inner;
         let range = Range { order: crate::Order::Newest, after: None, above: None, count: 1 };
         assert!(size_of_val(&shared.command(Cmd::new(), None)) < BYTES_MAX);
-        assert!(size_of_val(&keyspace.inner.call(Call::new("test"))) < BYTES_MAX);
+        assert!(size_of_val(&keyspace.inner.call(Call::new("test"), None)) < BYTES_MAX);
         assert!(size_of_val(&keyspace.inner.send(Batch::new())) < BYTES_MAX);
         assert!(size_of_val(&page::read(shared, "key", range)) < BYTES_MAX);
     }

@@ -38,7 +38,7 @@ pub struct Config {
     /// A service that once had a database must keep it
     #[arg(long, env = "MICROBLOG_DATABASE_URL", value_name = "URL", hide_env_values = true)]
     pub database_url: Option<String>,
-    /// Timeout of a read of the database
+    /// Timeout of a read of the database, and of a write that waits for it (--durability)
     #[arg(
         long,
         env = "MICROBLOG_DATABASE_TIMEOUT_MS",

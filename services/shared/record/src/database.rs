@@ -59,6 +59,11 @@ impl Database {
         Ok(Some(Self { inner: Arc::new(Inner { url, pools, timeout, breaker, operations }) }))
     }
 
+    /// Returns the timeout of a read.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.inner.timeout
+    }
+
     /// Returns whether the database is a file of this process (SQLite).
     pub fn is_embedded(&self) -> bool {
         self.inner.url.starts_with("sqlite:")

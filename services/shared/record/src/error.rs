@@ -25,6 +25,9 @@ pub enum OpenError {
     /// Each connection would have its own database.
     #[error("the database cannot be in memory: it must be a file")]
     InMemory,
+    /// Writes cannot wait for a record that there is none of.
+    #[error("--durability needs --database-url, unless it is `local`")]
+    Durability,
     /// The driver rejects the URL.
     #[error("the database's address is not valid")]
     Address(#[source] sqlx::Error),

@@ -5,3 +5,9 @@ CREATE TABLE journal_positions (
     version BIGINT NOT NULL,
     entry TEXT NOT NULL
 );
+
+-- The identity of the record, which each recorded partition has in Redis too. One row.
+CREATE TABLE record_identity (
+    one BIGINT NOT NULL PRIMARY KEY,
+    id TEXT NOT NULL
+);

@@ -29,12 +29,14 @@ const KEYSPACE_COMMANDS: [&str; 8] = [
 ];
 
 /// Commands that `keyspace` sends for services that call these methods.
-const METHOD_COMMANDS: [(&str, &str); 5] = [
+const METHOD_COMMANDS: [(&str, &str); 7] = [
     (".page(", "zrange"),
     (".dedicated_connection(", "unwatch"),
     (".client_side_cache(", "client|tracking"),
     ("Recorder::new(", "xrange"),
     ("Recorder::new(", "xtrim"),
+    ("durability.set_up(", "unwatch"),
+    ("durability.set_up(", "wait"),
 ];
 
 const PRELUDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../keyspace/src/prelude");

@@ -113,12 +113,7 @@ impl RedisCluster {
 
     async fn wait_for_replicas(&self, primaries: usize) {
         for replica in self.nodes.iter().skip(primaries) {
-            eventually("a replica is in sync with its primary", PATIENCE, async || {
-                let mut command = redis::cmd("INFO");
-                let info = command.arg("replication").query_async(&mut replica.admin().await).await;
-                info.is_ok_and(|info: String| info.contains("master_link_status:up"))
-            })
-            .await;
+            replica.wait_until_in_sync().await;
         }
     }
 }

@@ -33,6 +33,12 @@ const SETTINGS: [&str; 11] = [
     "dynamic_shared_memory_type=mmap",
 ];
 
+/// The script that creates a role and a schema for each service with a database.
+const ROLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../deploy/postgresql/roles.sql");
+
+/// The services with a database.
+const RECORDED: [&str; 2] = ["relation", "post"];
+
 /// A PostgreSQL server on a free port of 127.0.0.1 with `trust` authentication. Dropping it kills
 /// it and deletes its data.
 ///
@@ -76,6 +82,42 @@ impl PostgresServer {
     /// Returns the URL of the database `postgres`, for a superuser without a password.
     pub fn url(&self) -> String {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
+    }
+
+    /// Returns the URL of the database `postgres`, for the role of a service.
+    pub fn url_of(&self, role: &str, password: &str) -> String {
+        format!("postgres://{role}:{password}@127.0.0.1:{}/postgres", self.port)
+    }
+
+    /// Creates the roles and schemas of the services, all with one password.
+    pub fn create_roles(&self, password: &str) {
+        let mut psql = self.psql(&self.url());
+        for service in RECORDED {
+            psql.env(format!("DATABASE_{}_PASSWORD", service.to_uppercase()), password);
+        }
+        let output = psql.args(["--file", ROLES]).output().expect("start psql");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{ROLES}: {stderr}");
+    }
+
+    /// Runs statements as a superuser, and returns the rows.
+    pub fn sql(&self, statements: &str) -> String {
+        self.try_sql(&self.url(), statements)
+            .unwrap_or_else(|error| panic!("{statements}: {error}"))
+    }
+
+    /// Runs statements at a URL of the server. Returns the rows, or the error.
+    pub fn try_sql(&self, url: &str, statements: &str) -> Result<String, String> {
+        let output = self.psql(url).args(["--command", statements]).output().expect("start psql");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+    }
+
+    fn psql(&self, url: &str) -> Command {
+        let mut psql = Command::new(self.installation.program("psql"));
+        psql.args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align"]);
+        psql.args(["--set", "ON_ERROR_STOP=1", "--dbname", url]).stdin(Stdio::null());
+        psql
     }
 
     /// Kills all processes of the server (SIGKILL), as a crash would.

@@ -14,7 +14,7 @@ use crate::{
     PATIENCE,
     child_process::{ChildProcess, require},
     eventually, free_port,
-    redis_config::{ADMIN, credentials, write_acl, write_config},
+    redis_config::{ADMIN, credentials, password, write_acl, write_config},
 };
 
 /// Connects to Redis or Sentinel with a long response timeout. The client's default is half a
@@ -54,6 +54,32 @@ impl RedisServer {
             log = server.log();
         }
         panic!("redis-server does not start:\n{log}");
+    }
+
+    /// Starts a replica of this server, and waits until it has the data.
+    pub async fn start_replica(&self) -> Self {
+        let mut without_delay = redis::cmd("CONFIG");
+        without_delay.arg("SET").arg("repl-diskless-sync-delay").arg(0);
+        without_delay.exec_async(&mut self.admin().await).await.expect("configure the primary");
+        let (primary, secret) = (format!("127.0.0.1 {}", self.port), password(ADMIN));
+        let replica = Self::start_with(&[
+            ("replicaof", &primary),
+            ("masteruser", ADMIN),
+            ("masterauth", &secret),
+        ])
+        .await;
+        replica.wait_until_in_sync().await;
+        replica
+    }
+
+    /// Waits until this replica is in sync with its primary.
+    pub(crate) async fn wait_until_in_sync(&self) {
+        eventually("the replica is in sync with its primary", PATIENCE, async || {
+            let mut info = redis::cmd("INFO");
+            let info = info.arg("replication").query_async(&mut self.admin().await).await;
+            info.is_ok_and(|info: String| info.contains("master_link_status:up"))
+        })
+        .await;
     }
 
     fn new(options: &[(&str, &str)]) -> Self {

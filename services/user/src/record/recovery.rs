@@ -113,7 +113,7 @@ impl Recovery<'_> {
 
     /// Aborts and deletes registrations. Returns those that are no accounts.
     async fn abort(&self, ids: &[UserId]) -> Result<Vec<UserId>, RecordError> {
-        let aborted = self.store.abort(ids).await.map_err(redis_failed)?;
+        let aborted = self.store.abort_unchecked(ids).await.map_err(redis_failed)?;
         match self.store.release(&aborted, Duration::ZERO).await {
             // In a partition that is being recovered, a claim stays. It is void without a profile.
             Ok(()) | Err(Error::Store(keyspace::Error::Recovering(_))) => {}

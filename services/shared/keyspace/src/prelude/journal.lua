@@ -14,12 +14,12 @@
 
 -- The journal of the running call: its key; the epoch and the number of the newest version that the
 -- caller has seen; the start of the ids that it appends, or false if there is no journal, once known;
--- the version of the last change that it has appended, or false.
+-- the version and the entry of the last change that it has appended, or false.
 local journal = {}
 
--- Returns the epoch of the running call's journal; nothing if there is no journal. Raises RECOVERING
+-- Returns the newest entry of the running call's journal, or nothing, and the epoch. Raises RECOVERING
 -- if it lacks what the caller has seen, or while it is being recovered. Needs XREVRANGE.
-local function epoch_of_journal()
+local function newest_of_journal()
   local newest = redis.call('XREVRANGE', journal.key, '+', '-', 'COUNT', 1)[1]
   local epoch, number = string.match(newest and newest[1] or '0-0', '^(%d+)-(%d+)$')
   epoch, number = tonumber(epoch), tonumber(number)
@@ -29,34 +29,52 @@ local function epoch_of_journal()
   if newest and string.sub(newest[2][2], 1, 11) == 'recovering ' then
     error({ err = 'RECOVERING the partition is being recovered' })
   end
-  return newest and integer(epoch)
+  return newest, integer(epoch)
 end
 
 -- Appends a change to the journal of the running call. A function calls it after its checks and
 -- before its first write of state. Raises RECOVERING. Needs XADD and XREVRANGE.
 local function append_change(...)
   if journal.prefix == nil then
-    local epoch = epoch_of_journal()
-    journal.prefix = epoch and epoch .. '-*' or false
+    local newest, epoch = newest_of_journal()
+    journal.prefix = newest and epoch .. '-*' or false
   end
   if journal.prefix then
-    journal.version =
-      redis.call('XADD', journal.key, journal.prefix, 'c', table.concat({ ... }, ' '))
+    journal.entry = table.concat({ ... }, ' ')
+    journal.version = redis.call('XADD', journal.key, journal.prefix, 'c', journal.entry)
   end
 end
 
 -- Registers a function that changes the state. Its last key is the journal. Its last arguments are
--- the epoch and the number of the newest version that the caller has seen, or 0 and 0.
--- Returns the function's result, and the version of the last change that it has appended, if any.
+-- the epoch and the number of the newest version that the caller has seen, or 0 and 0, and 1 if the
+-- caller waits until what it relies on is durable, else 0.
+-- Returns the function's result, and the version and the entry of the last change that it has
+-- appended, if any. For a caller that waits, a function that appended nothing returns the newest
+-- change: its result relies on that and earlier ones.
 local function register_change(name, callback, flag)
   register(name, function(keys, args)
+    local waits = table.remove(args) == '1'
     local number = tonumber(table.remove(args))
     local epoch = tonumber(table.remove(args))
-    journal = { key = table.remove(keys), epoch = epoch, number = number, version = false }
+    journal = { key = table.remove(keys), epoch = epoch, number = number }
     local result = callback(keys, args)
     if result == nil then
       result = false
     end
-    return { result, journal.version }
+    if waits and not journal.version then
+      local newest = newest_of_journal()
+      if newest then
+        journal.version, journal.entry = newest[1], newest[2][2]
+      end
+    end
+    return { result, journal.version or false, waits and journal.entry or false }
   end, flag)
 end
+
+-- Writes a key, so that WAIT on the same connection waits for all writes before this one (see
+-- `replication.rs`). Frees nothing, but completes what is written already. Needs SET.
+--
+-- KEYS: any key of its own.
+register('mark_replicated', function(keys)
+  return redis.call('SET', keys[1], '')
+end, 'allow-oom')

@@ -35,12 +35,12 @@ impl Installation {
     /// If there are none.
     pub(super) fn find() -> Self {
         let path = env::var_os("PATH").unwrap_or_default();
-        let programs = env::split_paths(&path)
-            .chain(versions())
-            .find(|dir| ["initdb", "postgres"].iter().all(|program| dir.join(program).is_file()));
+        let programs = env::split_paths(&path).chain(versions()).find(|dir| {
+            ["initdb", "postgres", "psql"].iter().all(|program| dir.join(program).is_file())
+        });
         let Some(programs) = programs else {
             panic!(
-                "these tests need PostgreSQL's `initdb` and `postgres` in PATH or in \
+                "these tests need PostgreSQL's `initdb`, `postgres` and `psql` in PATH or in \
                  {DEBIAN_DIR}/*/bin {INSTALL_HINT}"
             );
         };

@@ -1,0 +1,141 @@
+//! `microblog restore`: restores the Redis of each service from its database, or the database from
+//! Redis.
+
+use std::{process::ExitCode, time::SystemTime};
+
+use anyhow::anyhow;
+use clap::ValueEnum;
+use indicatif::HumanCount;
+use microblog_proto::{
+    common::{RestoreSource, RestoredPartition},
+    relation::{self, relation_service_client::RelationServiceClient},
+    user::{self, user_service_client::UserServiceClient},
+};
+use tonic::{Request, Status, Streaming};
+
+use crate::{
+    keys::{Keys, SignedChannel},
+    progress::Progress,
+    remote::{self, RELATION_URL, USER_URL},
+};
+
+/// Restores lost data of Redis from the databases of the services.
+///
+/// Needs an empty Redis, or the one that was recorded: what it lacks is brought back, and what was
+/// deleted or blocked since stays so. May be interrupted and repeated: it skips what is restored. Home
+/// timelines are built when they are read.
+///
+/// Prints the last change that each partition had recorded before: later ones are lost, unless Redis
+/// has them. Exits with 2 if it fails.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The store to restore from.
+    #[arg(long, value_name = "STORE", default_value = "database")]
+    from: Source,
+    /// Restores a Redis that has data and is not the one that was recorded. Where both have an entry,
+    /// the newer one wins.
+    #[arg(long)]
+    force: bool,
+    /// The services to restore.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "user,relation")]
+    services: Vec<Name>,
+    /// Prints a line for each partition.
+    #[arg(long)]
+    verbose: bool,
+    /// URL of the user service.
+    #[arg(long, value_name = "URL", default_value = USER_URL, env = "MICROBLOG_USER_URL")]
+    user_url: String,
+    /// URL of the relation service.
+    #[arg(long, value_name = "URL", default_value = RELATION_URL, env = "MICROBLOG_RELATION_URL")]
+    relation_url: String,
+    #[command(flatten)]
+    keys: Keys,
+}
+
+/// The store to restore from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Source {
+    /// Redis is restored.
+    Database,
+    /// The databases are written anew.
+    Redis,
+}
+
+/// A service with a database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Name {
+    User,
+    Relation,
+}
+
+/// Runs the command.
+pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let source = match args.from {
+        Source::Database => RestoreSource::Unspecified,
+        Source::Redis => RestoreSource::Redis,
+    };
+    let (source, force) = (source.into(), args.force);
+    for name in &args.services {
+        match name {
+            Name::User => {
+                let channel = channel(&args.user_url, &args.keys)?;
+                let request = user::RestoreRequest { source, force };
+                let partitions = UserServiceClient::new(channel).restore(Request::new(request));
+                let partitions = partitions.await.map_err(failed)?.into_inner();
+                show("user", args.verbose, partitions, |response| response.partition).await?;
+            }
+            Name::Relation => {
+                let channel = channel(&args.relation_url, &args.keys)?;
+                let request = relation::RestoreRequest { source, force };
+                let partitions = RelationServiceClient::new(channel).restore(Request::new(request));
+                let partitions = partitions.await.map_err(failed)?.into_inner();
+                show("relation", args.verbose, partitions, |response| response.partition).await?;
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+// Not `remote::connect`, which waits for health: a service is unhealthy until its Redis is restored.
+fn channel(url: &str, keys: &Keys) -> anyhow::Result<SignedChannel> {
+    Ok(keys.sign(remote::channel(url)?))
+}
+
+async fn show<T>(
+    service: &'static str,
+    is_verbose: bool,
+    mut partitions: Streaming<T>,
+    partition: impl Fn(T) -> Option<RestoredPartition>,
+) -> anyhow::Result<()> {
+    const PARTITIONS: u64 = 1_024;
+    let progress = Progress::start(service, PARTITIONS);
+    let (mut restored, mut newest) = (0, None);
+    while let Some(response) = partitions.message().await.map_err(failed)? {
+        let partition = partition(response).unwrap_or_default();
+        let at = partition.recorded_at.and_then(|at| SystemTime::try_from(at).ok());
+        restored += u64::from(partition.restored);
+        newest = newest.max(at);
+        progress.add(1);
+        if is_verbose {
+            let RestoredPartition { number, restored, recorded_version, .. } = partition;
+            let state = if restored { "restored" } else { "unchanged" };
+            println!("{service} {number} {state}: recorded up to {recorded_version}, {}", time(at));
+        }
+    }
+    let took = progress.finish();
+    println!(
+        "{service:8} {} of {PARTITIONS} partitions restored in {:.1} s; the last recorded change: {}",
+        HumanCount(restored),
+        took.as_secs_f64(),
+        time(newest)
+    );
+    Ok(())
+}
+
+fn time(at: Option<SystemTime>) -> String {
+    at.map_or_else(|| "none".to_owned(), |at| humantime::format_rfc3339_millis(at).to_string())
+}
+
+fn failed(status: Status) -> anyhow::Error {
+    anyhow!("{}", remote::error_message(&status)).context("restore failed")
+}

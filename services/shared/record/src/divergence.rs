@@ -1,0 +1,130 @@
+//! What to do about partitions of which Redis lacks recorded changes: which ones are recovered at
+//! once, and which ones need an operator, since this may be the wrong Redis.
+
+use microblog_domain::Partition;
+use microblog_keyspace::{Batch, ServingState, decode, redis};
+use opentelemetry::{KeyValue, global, metrics::BoundGauge};
+
+use crate::recorder::{RecordError, Recorder, Tables};
+
+/// How a partition of Redis differs from the record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Divergence {
+    /// It is the recorded one, and lacks changes: a failover lost them, or it is an older copy.
+    Lost,
+    /// It has no record: its data are gone, or this is another Redis.
+    Unrecorded,
+    /// It has another record.
+    Foreign,
+}
+
+/// The gauges of divergence.
+#[derive(Debug)]
+pub(crate) struct DivergenceMetrics {
+    diverged: BoundGauge<u64>,
+    /// Whether Redis, and the database, are not those of the record.
+    mismatched: [BoundGauge<u64>; 2],
+}
+
+impl DivergenceMetrics {
+    /// Returns the gauges of a recorder, by its name.
+    pub(crate) fn new(name: &'static str) -> Self {
+        let meter = global::meter("microblog-record");
+        let diverged = meter
+            .u64_gauge("microblog.record.diverged")
+            .with_unit("{partition}")
+            .with_description("Partitions of which Redis lacks recorded changes")
+            .build();
+        let mismatched = meter
+            .u64_gauge("microblog.record.mismatched")
+            .with_unit("{store}")
+            .with_description("1 while this store is not the one that belongs to the other")
+            .build();
+        let name = KeyValue::new("backlog", name);
+        let mismatched = ["redis", "database"]
+            .map(|store| mismatched.bind(&[name.clone(), KeyValue::new("store", store)]));
+        Self { diverged: diverged.bind(&[name]), mismatched }
+    }
+
+    /// Records whether the database is not the one of the record.
+    pub(crate) fn note_database_mismatch(&self, is_mismatched: bool) {
+        self.mismatched[1].record(u64::from(is_mismatched));
+    }
+}
+
+impl<T: Tables> Recorder<T> {
+    /// Closes the partitions that lack changes, and marks them to be recovered; or closes the whole
+    /// keyspace, if an operator must decide. `is_any_known` says that another partition is as recorded.
+    pub(crate) async fn settle(
+        &self,
+        diverged: &[Partition],
+        is_any_known: bool,
+    ) -> Result<(), RecordError> {
+        let states = self.keyspace.states();
+        for partition in Partition::all() {
+            states.set_closed(partition, diverged.contains(&partition));
+        }
+        self.divergence.diverged.record(diverged.len() as u64);
+        let kinds = self.divergences(diverged).await?;
+        let is_any_known = is_any_known || kinds.contains(&Divergence::Lost);
+        let needs_operator = |kind: &Divergence| match kind {
+            Divergence::Lost => false,
+            Divergence::Unrecorded => !is_any_known,
+            Divergence::Foreign => true,
+        };
+        let is_mismatched = kinds.iter().any(needs_operator);
+        self.divergence.mismatched[0].record(u64::from(is_mismatched));
+        if is_mismatched {
+            states.serve(ServingState::Mismatched);
+            return Err(RecordError::RedisMismatch);
+        }
+        states.serve(ServingState::Open);
+        if !diverged.is_empty() {
+            tracing::warn!(
+                partitions = diverged.len(),
+                first = %diverged[0],
+                "redis lacks recorded changes"
+            );
+        }
+        self.lost().extend(diverged);
+        Ok(())
+    }
+
+    /// Returns how partitions, which lack recorded changes, differ from the record.
+    pub(crate) async fn divergences(
+        &self,
+        partitions: &[Partition],
+    ) -> Result<Vec<Divergence>, RecordError> {
+        let identity = self.identity().await?;
+        let known = self.journals.identities(&self.keyspace, partitions).await?;
+        let kind = |known: &Option<String>| match known.as_deref() {
+            Some(known) if known == identity => Divergence::Lost,
+            Some(_) => Divergence::Foreign,
+            None => Divergence::Unrecorded,
+        };
+        Ok(known.iter().map(kind).collect())
+    }
+
+    /// Fails if Redis has data, and is not the one of this record: if no partition has the record's
+    /// identity. Once one has it, as after an interrupted restore, others may have data of the
+    /// restored ones.
+    pub(crate) async fn check_restorable(&self) -> Result<(), RecordError> {
+        let all: Vec<_> = Partition::all().collect();
+        let kinds = self.divergences(&all).await?;
+        if kinds.contains(&Divergence::Lost) {
+            return Ok(());
+        }
+        let mut batch = Batch::with_capacity(all.len());
+        for &partition in &all {
+            let mut scan = redis::cmd("SSCAN");
+            batch.query(partition, scan.arg(T::accounts_key(partition)).arg(0).take());
+        }
+        for (reply, &partition) in self.keyspace.send(batch).await?.into_iter().zip(&all) {
+            let (_, accounts): (u64, Vec<u64>) = decode(reply)?;
+            if !accounts.is_empty() {
+                return Err(RecordError::NotEmpty(partition));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,262 @@
+//! The recovery of partitions: of Redis from the database, and of the database from Redis.
+//!
+//! What must hold:
+//!   * while a partition is being recovered, its functions reject changes;
+//!   * what one store alone has is written to the other, unless the other has something newer;
+//!   * an interrupted recovery is repeated, by any process.
+
+use std::{future::Future, pin::pin, time::Duration};
+
+use futures::{StreamExt as _, stream};
+use microblog_domain::Partition;
+use microblog_keyspace::{self as keyspace, Change, Version};
+use uuid::Uuid;
+
+use crate::{
+    divergence::Divergence,
+    positions,
+    recorder::{
+        PAGE, RecordError, Recorder, Tables, WriteTransaction, about_the_journal, is_recovering,
+    },
+};
+
+/// The partitions that a process recovers at once.
+pub(crate) const RECOVERED_TOGETHER: usize = 8;
+
+/// How often a lease is renewed: three times before it ends.
+const LEASE_RENEWAL: Duration = Duration::from_secs(3);
+
+/// How often a lease that another process has is tried again.
+const LEASE_RETRY: Duration = Duration::from_millis(200);
+
+/// The store that another one is restored from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Redis is restored from the database.
+    Database,
+    /// The database is written anew from Redis.
+    Redis,
+}
+
+/// A restored partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// The partition.
+    pub partition: Partition,
+    /// Whether anything was restored: else the stores agreed.
+    pub is_changed: bool,
+    /// The last recorded change before.
+    pub position: Change,
+}
+
+impl<T: Tables> Recorder<T> {
+    /// Recovers the partitions that the recorder has found to lack changes. Skips those that another
+    /// process recovers.
+    pub async fn recover_lost(&self) -> Result<(), RecordError> {
+        let lost: Vec<_> = self.lost().iter().copied().collect();
+        let recover = async |partition| {
+            let holder = Uuid::new_v4().to_string();
+            if self.journals.lease(&self.keyspace, partition, &holder, false).await? {
+                self.holding(partition, &holder, self.recover(partition)).await?;
+            }
+            self.keyspace.states().set_closed(partition, false);
+            self.lost().remove(&partition);
+            Ok(())
+        };
+        let mut recovered =
+            pin!(stream::iter(lost).map(recover).buffer_unordered(RECOVERED_TOGETHER));
+        let mut done = Ok(());
+        while let Some(recovered) = recovered.next().await {
+            done = done.and(recovered);
+        }
+        done
+    }
+
+    /// Prepares [`Self::restore`]. A Redis that has data and is not the recorded one is rejected unless
+    /// `force` is set: then newer data win.
+    pub async fn begin_restore(&self, source: Source, force: bool) -> Result<(), RecordError> {
+        self.identity().await?;
+        match source {
+            Source::Database if !force => self.check_restorable().await,
+            Source::Database | Source::Redis => Ok(()),
+        }
+    }
+
+    /// Restores a partition of one store from the other, and returns what was recorded before. May be
+    /// repeated, also after a crash.
+    pub async fn restore(
+        &self,
+        partition: Partition,
+        source: Source,
+        force: bool,
+    ) -> Result<Restored, RecordError> {
+        if source == Source::Redis {
+            let is_changed = self.leased(partition, self.rewrite(partition)).await?;
+            let position = self.position(partition).await?;
+            return Ok(Restored { partition, is_changed, position });
+        }
+        let position = self.position(partition).await?;
+        if self.is_recorded(partition).await? {
+            return Ok(Restored { partition, is_changed: false, position });
+        }
+        let is_foreign = self.divergences(&[partition]).await? == [Divergence::Foreign];
+        if is_foreign && !force {
+            return Err(RecordError::NotEmpty(partition));
+        }
+        let is_changed = self.leased(partition, self.recover(partition)).await?;
+        self.keyspace.states().set_closed(partition, false);
+        Ok(Restored { partition, is_changed, position })
+    }
+
+    async fn position(&self, partition: Partition) -> Result<Change, RecordError> {
+        let (_, positions) = positions::lock(&self.database, &[partition]).await?;
+        positions.into_values().next().ok_or(RecordError::NotRecorded(partition))
+    }
+
+    // Records what a partition's journal has. Returns whether Redis lacks no recorded change.
+    async fn is_recorded(&self, partition: Partition) -> Result<bool, RecordError> {
+        loop {
+            let recorded = self.record(&[partition]).await?;
+            if !recorded.diverged.is_empty() {
+                return Ok(false);
+            }
+            if recorded.more.is_empty() {
+                return Ok(true);
+            }
+        }
+    }
+
+    // Does work under the lease of a partition. Waits for another holder.
+    async fn leased<R>(
+        &self,
+        partition: Partition,
+        work: impl Future<Output = Result<R, RecordError>>,
+    ) -> Result<R, RecordError> {
+        let holder = Uuid::new_v4().to_string();
+        while !self.journals.lease(&self.keyspace, partition, &holder, false).await? {
+            tokio::time::sleep(LEASE_RETRY).await;
+        }
+        self.holding(partition, &holder, work).await
+    }
+
+    async fn holding<R>(
+        &self,
+        partition: Partition,
+        holder: &str,
+        work: impl Future<Output = Result<R, RecordError>>,
+    ) -> Result<R, RecordError> {
+        let renew = async {
+            loop {
+                tokio::time::sleep(LEASE_RENEWAL).await;
+                // Without the lease, the work is at worst done twice.
+                let _ = self.journals.lease(&self.keyspace, partition, holder, true).await;
+            }
+        };
+        let done = tokio::select! {
+            done = work => done,
+            () = renew => unreachable!("renewals do not end"),
+        };
+        self.journals.end_lease(&self.keyspace, partition).await?;
+        done
+    }
+
+    /// Recovers a partition of which Redis lacks recorded changes, or all of it. Ends with a new
+    /// epoch of its journal. Until then, changes of the partition are rejected. Returns whether there
+    /// was anything to recover.
+    ///
+    /// If the database is older than what Redis has, as after it was restored from a copy, the
+    /// partition is written to it anew.
+    async fn recover(&self, partition: Partition) -> Result<bool, RecordError> {
+        // A partition that is behind has lost nothing; another process may have recovered it.
+        if self.is_recorded(partition).await? {
+            return Ok(false);
+        }
+        let newest = self.journals.newest(&self.keyspace, &[partition]).await?;
+        let newest = newest.into_iter().flatten().next().unwrap_or_default().version;
+        // Held until the database has what only Redis has.
+        let (transaction, mut positions) = positions::lock(&self.database, &[partition]).await?;
+        let position = positions.remove(&partition).unwrap_or_default().version;
+        let last = newest.max(position);
+        let [begin, end] = [("recovering", 0), ("recovered", 1)].map(|(kind, number)| Change {
+            version: last.in_next_epoch(number),
+            text: about_the_journal(kind, partition),
+        });
+        let is_database_old = self.is_newer(partition, position).await?;
+        if !self.journals.append(&self.keyspace, partition, &begin).await? {
+            return Err(RecordError::Contended(partition));
+        }
+        self.journals.set_identity(&self.keyspace, &[partition], self.identity().await?).await?;
+        self.merge(transaction, partition, is_database_old, begin).await?;
+        self.tables.restore(&self.database, partition).await?;
+        if !self.journals.append(&self.keyspace, partition, &end).await? {
+            return Err(RecordError::Contended(partition));
+        }
+        tracing::info!(%partition, "redis recovered from the database");
+        Ok(true)
+    }
+
+    // Returns whether Redis has trimmed the entry at the position, since it had been recorded, or was
+    // too long unrecorded: then the database is older. A recovery that was not completed does not
+    // count.
+    async fn is_newer(
+        &self,
+        partition: Partition,
+        position: Version,
+    ) -> Result<bool, keyspace::Error> {
+        let oldest = [(partition, Version::default())];
+        let pages = self.journals.pages(&self.keyspace, &oldest, PAGE).await?;
+        let page = pages.into_iter().next().unwrap_or_default();
+        Ok(page.first().is_some_and(|oldest| oldest.version > position)
+            && !page.iter().all(is_recovering))
+    }
+
+    // Writes what only Redis has. Its journal may have changes that took the versions of lost ones.
+    // The position becomes the entry that begins the recovery.
+    async fn merge(
+        &self,
+        mut transaction: WriteTransaction,
+        partition: Partition,
+        is_database_old: bool,
+        begin: Change,
+    ) -> Result<(), RecordError> {
+        if is_database_old {
+            self.tables.clear(&mut transaction, partition).await?;
+        }
+        self.tables.fill(&mut transaction, &[partition]).await?;
+        let mut from = Version::default();
+        loop {
+            let pages = self.journals.pages(&self.keyspace, &[(partition, from)], PAGE + 1).await?;
+            let page = pages.into_iter().next().unwrap_or_default();
+            let (changes, next) = page.split_at(page.len().min(PAGE));
+            self.tables.merge(&mut transaction, changes).await?;
+            let Some(next) = next.first() else { break };
+            from = next.version;
+        }
+        let write = async {
+            positions::set(&mut transaction, &[(partition, begin)]).await?;
+            transaction.commit().await
+        };
+        Ok(self.database.write("INSERT journal_positions", write).await?)
+    }
+
+    // Writes a partition to the database anew. Redis serves meanwhile: later changes have entries.
+    async fn rewrite(&self, partition: Partition) -> Result<bool, RecordError> {
+        let version = Version::default().in_next_epoch(0);
+        let opened = Change { version, text: about_the_journal("opened", partition) };
+        // Nothing is appended to an existing journal.
+        self.journals.append(&self.keyspace, partition, &opened).await?;
+        let newest = self.journals.newest(&self.keyspace, &[partition]).await?;
+        let newest = newest.into_iter().flatten().next().unwrap_or(opened);
+        if is_recovering(&newest) {
+            return Err(RecordError::Contended(partition));
+        }
+        self.journals.set_identity(&self.keyspace, &[partition], self.identity().await?).await?;
+        let mut transaction = self.database.write("BEGIN", self.database.begin()).await?;
+        positions::set(&mut transaction, &[(partition, newest)]).await?;
+        self.tables.clear(&mut transaction, partition).await?;
+        self.tables.fill(&mut transaction, &[partition]).await?;
+        self.database.write("INSERT journal_positions", transaction.commit()).await?;
+        tracing::info!(%partition, "database written anew from redis");
+        Ok(true)
+    }
+}

@@ -1,0 +1,88 @@
+//! The RPC `Restore`, which each service with a recorder has.
+
+use std::{error::Error as _, sync::Arc};
+
+use futures::{
+    StreamExt as _,
+    stream::{self, BoxStream},
+};
+use microblog_chassis::status;
+use microblog_domain::{Partition, Stamp};
+use microblog_keyspace as keyspace;
+use microblog_proto::common::{ErrorReason, RestoreSource, RestoredPartition};
+use tonic::{Code, Status};
+
+use crate::{
+    RecordError, Recorder, Tables,
+    recovery::{RECOVERED_TOGETHER, Restored, Source},
+};
+
+/// Restores all partitions, some at a time, and streams their results. Ends with the first error.
+pub async fn restore<T: Tables + 'static>(
+    recorder: Option<Arc<Recorder<T>>>,
+    source: RestoreSource,
+    force: bool,
+) -> Result<BoxStream<'static, Result<RestoredPartition, Status>>, Status> {
+    let Some(recorder) = recorder else {
+        let text = "the service has no database: --database-url is not set";
+        return Err(status::with_reason(Code::FailedPrecondition, ErrorReason::NoDatabase, text));
+    };
+    let source = match source {
+        RestoreSource::Unspecified => Source::Database,
+        RestoreSource::Redis => Source::Redis,
+    };
+    recorder.begin_restore(source, force).await.map_err(status)?;
+    let restore = move |partition| {
+        let recorder = recorder.clone();
+        async move {
+            let restored = recorder.restore(partition, source, force).await;
+            restored.map(encode).map_err(status)
+        }
+    };
+    Ok(stream::iter(Partition::all()).map(restore).buffer_unordered(RECOVERED_TOGETHER).boxed())
+}
+
+fn encode(restored: Restored) -> RestoredPartition {
+    let Restored { partition, is_changed, position } = restored;
+    // The last word of an entry is a stamp.
+    let stamp = position.text.rsplit(' ').next().and_then(|stamp| stamp.parse().ok());
+    RestoredPartition {
+        number: partition.number().into(),
+        restored: is_changed,
+        recorded_version: position.version.to_string(),
+        recorded_at: stamp.and_then(Stamp::new).map(|stamp| stamp.time().into()),
+    }
+}
+
+fn status(error: RecordError) -> Status {
+    let text = error.to_string();
+    match error {
+        RecordError::Redis(error) => {
+            error.log();
+            match error {
+                keyspace::Error::Full(_) => status::store_full(),
+                keyspace::Error::ClockAhead(_) => status::clock_ahead(),
+                keyspace::Error::Recovering(_) => status::recovering(),
+                keyspace::Error::Mismatched => status::stores_mismatched(),
+                keyspace::Error::Unavailable(_) => status::store_unavailable(),
+                keyspace::Error::NotReplicated(_) => status::not_replicated(),
+                keyspace::Error::NotRecorded(_) => status::not_recorded(),
+                keyspace::Error::Refused { .. }
+                | keyspace::Error::Malformed(_)
+                | keyspace::Error::Config(_) => status::internal(),
+            }
+        }
+        RecordError::Database(error) => {
+            let cause = error.source().map(ToString::to_string);
+            tracing::error!(error = text, cause, "restore failed");
+            if error.is_unavailable() { status::store_unavailable() } else { status::internal() }
+        }
+        RecordError::Contended(_) => status::recovering(),
+        RecordError::NotEmpty(_)
+        | RecordError::NotRecorded(_)
+        | RecordError::RedisMismatch
+        | RecordError::DatabaseMismatch => {
+            status::with_reason(Code::FailedPrecondition, ErrorReason::NotRestorable, text)
+        }
+    }
+}

@@ -80,15 +80,17 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
             Name::User => {
                 let channel = channel(&args.user_url, &args.keys)?;
                 let request = user::RestoreRequest { source, force };
-                let partitions = UserServiceClient::new(channel).restore(Request::new(request));
-                let partitions = partitions.await.map_err(failed)?.into_inner();
+                let mut client = UserServiceClient::new(channel);
+                let partitions = client.restore(Request::new(request)).await.map_err(failed)?;
+                let partitions = partitions.into_inner();
                 show("user", args.verbose, partitions, |response| response.partition).await?;
             }
             Name::Relation => {
                 let channel = channel(&args.relation_url, &args.keys)?;
                 let request = relation::RestoreRequest { source, force };
-                let partitions = RelationServiceClient::new(channel).restore(Request::new(request));
-                let partitions = partitions.await.map_err(failed)?.into_inner();
+                let mut client = RelationServiceClient::new(channel);
+                let partitions = client.restore(Request::new(request)).await.map_err(failed)?;
+                let partitions = partitions.into_inner();
                 show("relation", args.verbose, partitions, |response| response.partition).await?;
             }
         }

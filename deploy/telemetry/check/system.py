@@ -115,11 +115,23 @@ class System:
             finally:
                 database.execute("ALTER TABLE hidden RENAME TO posts")
 
-    def lose_journal(self):
-        """Deletes the change journal of a partition of the follow graph."""
-        self._send_to_redis("DEL rel:{3}:journal", b":1")
+    def empty_redis(self):
+        """Deletes all data of Redis."""
+        self._send_to_redis("FLUSHALL")
 
-    def _send_to_redis(self, command, answer=b"+OK"):
+    def restore(self):
+        """Restores Redis from the databases. Returns whether that succeeded."""
+        urls = {
+            f"MICROBLOG_{name}_URL": f"http://127.0.0.1:{self.port_base + place}"
+            for name, place in (("USER", USER), ("RELATION", RELATION), ("POST", POST))
+        }
+        result = subprocess.run(
+            [self.programs / "microblog", "restore"], env=urls, capture_output=True, text=True,
+            timeout=processes.TIMEOUT_S,
+        )
+        return result.returncode == 0
+
+    def _send_to_redis(self, command):
         passwords = (self.directory / "data/redis/passwords").read_text().splitlines()
         password = dict(line.split() for line in passwords)["admin"]
         address = ("127.0.0.1", self.port_base + REDIS)
@@ -127,7 +139,7 @@ class System:
             connection.sendall(f"AUTH admin {password}\r\n".encode())
             connection.recv(100)
             connection.sendall(f"{command}\r\n".encode())
-            if not connection.recv(100).startswith(answer):
+            if not connection.recv(100).startswith(b"+OK"):
                 raise SystemExit(f"Redis rejects {command}")
 
 

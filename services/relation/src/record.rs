@@ -3,9 +3,9 @@
 //!
 //! An edge that has ended keeps its row: the end is newer than what a copy of Redis may have.
 
-use std::{collections::BTreeMap, time::SystemTime};
+use std::{collections::BTreeMap, pin::pin, time::SystemTime};
 
-use futures::future::BoxFuture;
+use futures::{StreamExt as _, TryStreamExt as _, future::BoxFuture, stream};
 use microblog_domain::{Partition, Stamp, UserId};
 use microblog_keyspace::{Change as JournalChange, Journals};
 use microblog_record::{
@@ -29,6 +29,9 @@ const JOURNALS: Journals = Journals { key: keys::journal };
 
 /// The most entries of a list that are read at once.
 const PAGE: usize = 1_000;
+
+/// The lists that are read at once.
+const READ_TOGETHER: usize = 64;
 
 /// The tables of the service.
 pub struct GraphTables {
@@ -163,12 +166,11 @@ impl GraphTables {
     ) -> Result<(), RecordError> {
         let mut cursor = 0;
         loop {
-            let (next, users) = self.store.users(partition, cursor).await?;
-            for user in users {
-                for list in [List::Following, List::Blocks, List::Mutes] {
-                    self.fill_list(transaction, list, user).await?;
-                }
-            }
+            let (next, mut users) = self.store.users(partition, cursor).await?;
+            // A scan may return an account twice, but a statement must not write a row twice.
+            users.sort_unstable();
+            users.dedup();
+            self.fill_users(transaction, &users).await?;
             if next == 0 {
                 break;
             }
@@ -180,24 +182,39 @@ impl GraphTables {
         Ok(upsert_deletions(transaction, &deletions).await?)
     }
 
-    async fn fill_list(
+    async fn fill_users(
         &self,
         transaction: &mut WriteTransaction,
-        list: List,
-        user: UserId,
+        users: &[UserId],
     ) -> Result<(), RecordError> {
-        let mut after = None;
+        const RECORDED: [List; 3] = [List::Following, List::Blocks, List::Mutes];
+        let lists: Vec<_> =
+            users.iter().flat_map(|&user| RECORDED.map(|list| (list, user))).collect();
+        let read = |(list, user)| self.read_list(list, user);
+        let mut lists = pin!(stream::iter(lists).map(read).buffered(READ_TOGETHER));
+        let mut edges = Vec::new();
+        while let Some(list) = lists.try_next().await? {
+            edges.extend(list);
+            if edges.len() >= PAGE {
+                upsert_edges(transaction, &edges, Replace::Older).await?;
+                edges.clear();
+            }
+        }
+        Ok(upsert_edges(transaction, &edges, Replace::Older).await?)
+    }
+
+    // Returns a list, which is within the limits of follows, blocks and mutes.
+    async fn read_list(&self, list: List, user: UserId) -> Result<Vec<(i64, Change)>, RecordError> {
+        let (mut edges, mut after) = (Vec::new(), None);
         loop {
             let page = self.store.page(list, user, after, None, PAGE).await?;
-            let changes = page.entries.iter().zip(ids(&page.entries)).map(|(entry, to)| {
+            edges.extend(page.entries.iter().zip(ids(&page.entries)).map(|(entry, to)| {
                 let edge = Edge { from: user, to };
                 (list as i64, Change { edge, version: entry.score, exists: true })
-            });
-            let changes: Vec<_> = changes.collect();
-            upsert_edges(transaction, &changes, Replace::Older).await?;
+            }));
             after = page.entries.last().copied();
             if !page.more {
-                return Ok(());
+                return Ok(edges);
             }
         }
     }

@@ -13,7 +13,7 @@ use microblog_domain::Partition;
 use microblog_proto::{common::ErrorReason, relation as pb};
 use microblog_relation::{StartError, service};
 use microblog_testkit::{
-    Cost, CostMeter, PostgresServer, RedisCluster, RedisServer, Store, Topology, eventually, redis,
+    Cost, CostMeter, RedisCluster, RedisServer, Store, Topology, eventually, redis,
 };
 use sqlx::{Connection as _, PgConnection};
 use support::{
@@ -118,16 +118,19 @@ async fn a_change_is_not_acknowledged_while_the_database_is_away() {
     let database = Database::postgres().await;
     let Database::Postgres(server) = &database else { unreachable!() };
     let system = start(Topology::Single, &database, RECORDED).await;
-    let away: [(&dyn Fn(&PostgresServer), u64); 2] =
-        [(&PostgresServer::kill, 2), (&PostgresServer::pause, 3)];
-    for (stop, to) in away {
-        stop(server);
+    for (is_killed, to) in [(true, 2), (false, 3)] {
+        if is_killed {
+            server.kill();
+        } else {
+            server.pause();
+        }
         assert_not_durable(&system, 1, to, ErrorReason::NotRecorded).await;
         // It exists already, and is not recorded yet.
         assert_not_durable(&system, 1, to, ErrorReason::NotRecorded).await;
-        match to {
-            2 => server.restart().await,
-            _ => server.resume(),
+        if is_killed {
+            server.restart().await;
+        } else {
+            server.resume();
         }
         eventually("the change is acknowledged", PATIENCE, async || {
             system.follow(id(1), id(to)).await.is_ok()

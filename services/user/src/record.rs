@@ -142,7 +142,10 @@ impl AccountTables {
         let mut cursor = 0;
         loop {
             let page = self.store().accounts(partition, cursor).await.map_err(redis_failed)?;
-            for ids in page.ids.chunks(PAGE) {
+            // A scan may return an account twice, but a statement must not write a row twice.
+            let ids: BTreeSet<_> = page.ids.into_iter().collect();
+            let ids: Vec<_> = ids.into_iter().collect();
+            for ids in ids.chunks(PAGE) {
                 let stored = self.store().stored(ids).await?;
                 write(transaction, ids, stored, &BTreeSet::new()).await?;
             }
@@ -161,6 +164,9 @@ impl AccountTables {
         let mut rank = 0;
         loop {
             let ids = self.store().deleted_in(partition, rank, PAGE).await?;
+            // One that was just confirmed may be in both lists.
+            let ids: BTreeSet<_> = ids.into_iter().collect();
+            let ids: Vec<_> = ids.into_iter().collect();
             if ids.is_empty() {
                 return Ok(());
             }

@@ -2,33 +2,37 @@
 -- this connection. PostgreSQL looks for tables in the schema of the role's name first. No role can
 -- use the schema of another, and none can write to `public`.
 --
---   export DATABASE_RELATION_PASSWORD=… DATABASE_POST_PASSWORD=…
+--   export DATABASE_USER_PASSWORD=… DATABASE_RELATION_PASSWORD=… DATABASE_POST_PASSWORD=…
 --   psql --dbname=microblog --file=deploy/postgresql/roles.sql
 --
 -- Run it as a superuser, or as the database's owner with CREATEROLE. It may be repeated, and then sets
 -- the passwords again. The image of PostgreSQL runs it at its first start.
 \set ON_ERROR_STOP on
+\getenv user_password DATABASE_USER_PASSWORD
 \getenv relation_password DATABASE_RELATION_PASSWORD
 \getenv post_password DATABASE_POST_PASSWORD
 
 BEGIN;
 
 SELECT format('CREATE ROLE %I', name)
-FROM unnest(ARRAY['relation', 'post']) AS name
+FROM unnest(ARRAY['user', 'relation', 'post']) AS name
 WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = name) \gexec
 
+-- A reserved word, in quotes.
+ALTER ROLE "user" LOGIN PASSWORD :'user_password';
 ALTER ROLE relation LOGIN PASSWORD :'relation_password';
 ALTER ROLE post LOGIN PASSWORD :'post_password';
 
 -- Also the temporary tables of other roles.
 SELECT format('REVOKE ALL ON DATABASE %I FROM PUBLIC', current_database()) \gexec
-SELECT format('GRANT CONNECT ON DATABASE %I TO relation, post', current_database()) \gexec
+SELECT format('GRANT CONNECT ON DATABASE %I TO "user", relation, post', current_database()) \gexec
 REVOKE ALL ON SCHEMA public FROM PUBLIC;
 
 -- Only members of a role can give it a schema.
-GRANT relation, post TO CURRENT_USER;
+GRANT "user", relation, post TO CURRENT_USER;
+CREATE SCHEMA IF NOT EXISTS "user" AUTHORIZATION "user";
 CREATE SCHEMA IF NOT EXISTS relation AUTHORIZATION relation;
 CREATE SCHEMA IF NOT EXISTS post AUTHORIZATION post;
-REVOKE relation, post FROM CURRENT_USER;
+REVOKE "user", relation, post FROM CURRENT_USER;
 
 COMMIT;

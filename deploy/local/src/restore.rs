@@ -9,13 +9,14 @@ use indicatif::HumanCount;
 use microblog_proto::{
     common::{RestoreSource, RestoredPartition},
     relation::{self, relation_service_client::RelationServiceClient},
+    user::{self, user_service_client::UserServiceClient},
 };
 use tonic::{Request, Status, Streaming};
 
 use crate::{
     keys::{Keys, SignedChannel},
     progress::Progress,
-    remote::{self, RELATION_URL},
+    remote::{self, RELATION_URL, USER_URL},
 };
 
 /// Restores lost data of Redis from the databases of the services.
@@ -36,11 +37,14 @@ pub(crate) struct Args {
     #[arg(long)]
     force: bool,
     /// The services to restore.
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "relation")]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "user,relation")]
     services: Vec<Name>,
     /// Prints a line for each partition.
     #[arg(long)]
     verbose: bool,
+    /// URL of the user service.
+    #[arg(long, value_name = "URL", default_value = USER_URL, env = "MICROBLOG_USER_URL")]
+    user_url: String,
     /// URL of the relation service.
     #[arg(long, value_name = "URL", default_value = RELATION_URL, env = "MICROBLOG_RELATION_URL")]
     relation_url: String,
@@ -60,6 +64,7 @@ enum Source {
 /// A service with a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Name {
+    User,
     Relation,
 }
 
@@ -72,12 +77,20 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let (source, force) = (source.into(), args.force);
     for name in &args.services {
         match name {
+            Name::User => {
+                let channel = channel(&args.user_url, &args.keys)?;
+                let request = user::RestoreRequest { source, force };
+                let mut client = UserServiceClient::new(channel);
+                let partitions = client.restore(Request::new(request)).await.map_err(failed)?;
+                let partitions = partitions.into_inner();
+                show("user", args.verbose, partitions, |response| response.partition).await?;
+            }
             Name::Relation => {
                 let channel = channel(&args.relation_url, &args.keys)?;
                 let request = relation::RestoreRequest { source, force };
                 let mut client = RelationServiceClient::new(channel);
-                let partitions = client.restore(Request::new(request)).await;
-                let partitions = partitions.map_err(failed)?.into_inner();
+                let partitions = client.restore(Request::new(request)).await.map_err(failed)?;
+                let partitions = partitions.into_inner();
                 show("relation", args.verbose, partitions, |response| response.partition).await?;
             }
         }

@@ -61,6 +61,10 @@ pub struct Args {
 /// The URLs of the services' databases, as for `--database-url` of a separate server.
 #[derive(clap::Args)]
 struct Databases {
+    /// URL of the user service's SQL database. Default: user.sqlite in the data directory
+    #[arg(long, value_name = "URL", env = "MICROBLOG_USER_DATABASE_URL", hide_env_values = true)]
+    user_database_url: Option<String>,
+
     /// URL of the relation service's SQL database. Default: relation.sqlite in the data directory
     #[arg(
         long,
@@ -79,10 +83,14 @@ const REDIS_OFFSET: u16 = 9;
 
 impl Databases {
     /// Returns the services with a database, each with its URL if one is given.
-    fn urls(&self) -> [(&'static str, Option<&str>); 2] {
-        let Self { relation_database_url, post_database_url } = self;
-        [("relation", relation_database_url), ("post", post_database_url)]
-            .map(|(service, url)| (service, url.as_deref().filter(|url| !url.is_empty())))
+    fn urls(&self) -> [(&'static str, Option<&str>); 3] {
+        let Self { user_database_url, relation_database_url, post_database_url } = self;
+        [
+            ("user", user_database_url),
+            ("relation", relation_database_url),
+            ("post", post_database_url),
+        ]
+        .map(|(service, url)| (service, url.as_deref().filter(|url| !url.is_empty())))
     }
 }
 
@@ -97,8 +105,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     if env::var_os("MICROBLOG_DATABASE_URL").is_some_and(|url| !url.is_empty()) {
         bail!(
-            "each service has a database of its own: set MICROBLOG_RELATION_DATABASE_URL and \
-             MICROBLOG_POST_DATABASE_URL in place of MICROBLOG_DATABASE_URL"
+            "each service has a database of its own: set MICROBLOG_USER_DATABASE_URL, \
+             MICROBLOG_RELATION_DATABASE_URL and MICROBLOG_POST_DATABASE_URL in place of MICROBLOG_DATABASE_URL"
         );
     }
     let software = Software::find(args.redis_server.as_deref())?;

@@ -11,7 +11,7 @@ use crate::{
     name::Name,
     password::{Hasher, Password},
     profile::{ProfileField, Record, State, User},
-    store::{ClaimOwner, Store, intact},
+    store::{ClaimOwner, DeletedAccount, Store, intact},
 };
 
 /// The rules of the service, with their dependencies.
@@ -45,6 +45,11 @@ impl Accounts {
         freed_name_hold: Duration,
     ) -> Self {
         Self { store, hasher, session_ttl, freed_name_hold }
+    }
+
+    /// Returns the rules on a store whose calls closed partitions accept.
+    pub(crate) fn ignoring_closed(&self) -> Self {
+        Self { store: self.store.ignoring_closed(), ..self.clone() }
     }
 
     /// Returns the public part of an account.
@@ -127,11 +132,11 @@ impl Accounts {
         drop(permit);
         let accounts = self.clone();
         write(async move {
-            if !accounts.store.delete(id, &record.password).await? {
+            let hold = accounts.freed_name_hold;
+            if !accounts.store.delete(id, &record.password, hold).await? {
                 return Err(Error::BadCredentials);
             }
             let deleted = intact(record.claims(), "an account")?;
-            let hold = accounts.freed_name_hold;
             accounts.store.release(std::slice::from_ref(&deleted), hold).await?;
             accounts.store.reset_attempts(&deleted.email).await
         })
@@ -146,12 +151,12 @@ impl Accounts {
     /// Deletes the rest of a deleted account. First releases its claims and deletes its failure
     /// counter, in case the deletion was interrupted. Skips active accounts.
     pub async fn confirm_deletion(&self, id: UserId) -> Result<(), Error> {
-        let (store, hold) = (self.store.clone(), self.freed_name_hold);
+        let store = self.store.clone();
         write(async move {
             match store.deleted(id).await {
-                Ok(Some(deleted)) => {
-                    store.release(std::slice::from_ref(&deleted), hold).await?;
-                    store.reset_attempts(&deleted.email).await?;
+                Ok(Some(DeletedAccount { claims, hold })) => {
+                    store.release(std::slice::from_ref(&claims), hold).await?;
+                    store.reset_attempts(&claims.email).await?;
                 }
                 Ok(None) => {}
                 // Its claims are unknown, but stale: they can be taken over.

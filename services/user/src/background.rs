@@ -1,22 +1,40 @@
 //! Background jobs. They run in one worker thread of each replica.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use microblog_chassis::run_periodically;
+use microblog_record::Recorder;
 
-use crate::{store::Store, sweeper::Sweeper};
+use crate::{accounts::Accounts, record::AccountTables, sweeper::Sweeper};
+
+/// The period of the recorder and of recoveries: 1,024 small reads in one batch.
+const RECORDING_PERIOD: Duration = Duration::from_secs(1);
 
 /// The period of the clock measurement.
 const CLOCKS_PERIOD: Duration = Duration::from_secs(60);
 
 /// Returns the background jobs. They never complete.
-pub(crate) fn jobs(mut sweeper: Sweeper, store: Store) -> Vec<BoxFuture<'static, ()>> {
-    let period = sweeper.period();
+pub(crate) fn jobs(
+    accounts: &Accounts,
+    write_budget: Duration,
+    recorder: Option<Arc<Recorder<AccountTables>>>,
+) -> Vec<BoxFuture<'static, ()>> {
+    let accounts = accounts.ignoring_closed();
+    let mut sweeper = Sweeper::new(accounts.clone(), write_budget);
+    let (store, period) = (accounts.store, sweeper.period());
     let sweep = async move || sweeper.sweep().await.map(|_| ());
     let measure = async move || store.measure_clocks().await;
-    vec![
+    let mut jobs: Vec<BoxFuture<'static, ()>> = vec![
         Box::pin(run_periodically("sweeping registrations", period, sweep)),
         Box::pin(run_periodically("measuring the clocks", CLOCKS_PERIOD, measure)),
-    ]
+    ];
+    if let Some(recorder) = recorder {
+        let recovering = recorder.clone();
+        let recover = async move || recovering.recover_lost().await;
+        let record = async move || recorder.run().await;
+        jobs.push(Box::pin(run_periodically("recording", RECORDING_PERIOD, record)));
+        jobs.push(Box::pin(run_periodically("recovering", RECORDING_PERIOD, recover)));
+    }
+    jobs
 }

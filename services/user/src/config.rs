@@ -46,6 +46,10 @@ pub struct Config {
     #[command(flatten)]
     #[allow(missing_docs, reason = "a comment here would replace the heading of its flags")]
     pub redis: microblog_keyspace::Config,
+
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a comment here would replace the heading of its flags")]
+    pub database: microblog_record::Config,
 }
 
 impl Config {

@@ -3,10 +3,14 @@
 //! | key | type | value |
 //! | --- | --- | --- |
 //! | `user:{p}:clock` | string | tick of the last id issued in the partition |
-//! | `user:{p}:profile:<u>` | hash | account, registration or deleted account: see [`crate::store`] |
+//! | `user:{p}:journal` | stream | the change journal ([`crate::JournalEntry`]); absent unless the service records its changes |
+//! | `user:{p}:journal:record` | string | the identity of the record that has the partition |
+//! | `user:{p}:journal:lease` | string | the lease on the recovery of the partition: its holder; TTL 10 s |
+//! | `user:{p}:profile:<u>` | hash | account, registration or deleted account: see [`crate::store`]; expires with the hold of a deleted account's name |
 //! | `user:{p}:registrations` | zset | ids of pending and aborted registrations; score: the id |
 //! | `user:{p}:accounts` | set (intset) | ids of the accounts, for `Verify` |
 //! | `user:{p}:deletions` | zset | ids of deleted accounts that are not confirmed; score: the id |
+//! | `user:{p}:freed` | zset | ids of deleted accounts whose names are held; score: end of the hold in Unix ms |
 //! | `user:{p}:sessions:<u>` | zset | SHA-256 of a token → expiry in Unix ms; expires with the last session |
 //! | `user:{h}:name:<name>` | string | claim on a name in lower case: the id; after a deletion, the negated id, which expires |
 //! | `user:{h}:email:<address>` | string | claim on an address in lower case: the id |
@@ -47,6 +51,10 @@ pub(crate) fn clock(partition: Partition) -> String {
     key(format_args!("user:{{{partition}}}:clock"))
 }
 
+pub(crate) fn journal(partition: Partition) -> String {
+    key(format_args!("user:{{{partition}}}:journal"))
+}
+
 pub(crate) fn registrations(partition: Partition) -> String {
     key(format_args!("user:{{{partition}}}:registrations"))
 }
@@ -57,6 +65,10 @@ pub(crate) fn accounts(partition: Partition) -> String {
 
 pub(crate) fn deletions(partition: Partition) -> String {
     key(format_args!("user:{{{partition}}}:deletions"))
+}
+
+pub(crate) fn freed(partition: Partition) -> String {
+    key(format_args!("user:{{{partition}}}:freed"))
 }
 
 pub(crate) fn name(name: &Name) -> String {

@@ -18,11 +18,13 @@ mod email;
 mod error;
 mod identifier;
 pub mod import;
+mod journal;
 mod keys;
 mod login;
 mod name;
 mod password;
 mod profile;
+mod record;
 pub mod registration;
 mod repair;
 mod rpc;
@@ -37,11 +39,12 @@ mod wire;
 use std::sync::Arc;
 
 use microblog_chassis::{CallAuthorizer, Service, ServiceListener, Worker};
-use microblog_keyspace::Keyspace;
+use microblog_keyspace::{self as keyspace, Keyspace};
 use microblog_proto::user::{
     UserServiceGuard, UserServiceHandler,
     user_service_server::{SERVICE_NAME, UserServiceServer},
 };
+use microblog_record::Database;
 use tonic::service::Routes;
 
 pub use accounts::Accounts;
@@ -49,32 +52,47 @@ pub use config::Config;
 pub use email::Email;
 pub use error::Error;
 pub use identifier::{Identifier, IdentifierKind};
+pub use journal::JournalEntry;
 pub use login::Login;
 pub use name::Name;
 pub use password::{Hash, HashError, Hasher, Password, Permit};
 pub use profile::{Draft, ProfileField, Record, Registration, State, User};
+pub use record::{AccountTables, recorder};
 pub use sessions::Session;
 pub use store::{ClaimOwner, Store};
 pub use sweeper::Sweeper;
 pub use token::{Fingerprint, RngError, Token};
 pub use verify::Report;
 
+/// Why the service does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The Redis address is not valid.
+    #[error("the store cannot be opened")]
+    Store(#[from] keyspace::Error),
+    /// The address of the database is not valid.
+    #[error("the database cannot be opened")]
+    Database(#[from] microblog_record::OpenError),
+    /// Passwords cannot be hashed.
+    #[error("password hashing failed")]
+    Hash(#[from] HashError),
+}
+
 /// Returns the service for one worker thread of a process. Does not wait for Redis.
-pub async fn service(config: &Config, worker: Worker) -> Result<Service, Error> {
+pub async fn service(config: &Config, worker: Worker) -> Result<Service, StartError> {
     let store = Store::new(Keyspace::open(&config.redis, store::LIBRARY)?);
     let hasher = Hasher::of_process(config.hashing_threads.into());
     hasher.warm_up().await?;
     let accounts =
         Accounts::new(store.clone(), hasher, config.session_ttl(), config.freed_name_hold());
+    let database = Database::open(&config.database)?;
+    let recorder = database.map(|database| Arc::new(recorder(accounts.clone(), database)));
     let background = match worker.is_first() {
-        true => {
-            let sweeper = Sweeper::new(accounts.clone(), config.write_budget());
-            background::jobs(sweeper, store.clone())
-        }
+        true => background::jobs(&accounts, config.write_budget(), recorder.clone()),
         false => Vec::new(),
     };
     let max_message_bytes = config.chassis.max_message_bytes;
-    let rpc = Arc::new(UserServiceGuard::new(rpc::Rpc::new(accounts), CallAuthorizer));
+    let rpc = Arc::new(UserServiceGuard::new(rpc::Rpc::new(accounts, recorder), CallAuthorizer));
     let handler: UserServiceHandler = rpc.clone();
     let server = UserServiceServer::from_arc(rpc).max_decoding_message_size(max_message_bytes);
     let ready = Arc::new(move || {
@@ -86,7 +104,7 @@ pub async fn service(config: &Config, worker: Worker) -> Result<Service, Error> 
 }
 
 /// Returns the listeners of this service's process.
-pub async fn listen(config: Config, worker: Worker) -> Result<Vec<ServiceListener>, Error> {
+pub async fn listen(config: Config, worker: Worker) -> Result<Vec<ServiceListener>, StartError> {
     let service = service(&config, worker).await?;
     Ok(vec![ServiceListener { address: config.listen, service }])
 }

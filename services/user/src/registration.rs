@@ -170,6 +170,7 @@ impl Accounts {
                 .iter()
                 .map(|&(i, from)| (&registrations[i], ClaimOwner::Account(from)))
                 .collect();
+            self.store.require_complete(stale.iter().map(|&(_, from)| from)).await?;
             let taken = self.store.take_over(kind, &wants).await?;
             unresolved = stale.iter().zip(taken).map(|(&(i, _), owner)| (i, owner)).collect();
         }

@@ -1,25 +1,34 @@
 //! The gRPC handlers: decode, call, encode.
 
+use std::sync::Arc;
+
 use futures::{
     StreamExt as _, TryStreamExt as _,
     stream::{self, BoxStream},
 };
 use microblog_domain::{BATCH_MAX, PageSize, Partition, UserId};
 use microblog_proto::user::{self as pb, user_service_server::UserService};
+use microblog_record::{Recorder, restore};
 use tonic::{Request, Response, Status};
 
-use crate::{accounts::Accounts, error::Error, name::Name, verify::Report, wire};
+use crate::{
+    accounts::Accounts, error::Error, name::Name, record::AccountTables, verify::Report, wire,
+};
 
 type RpcResult<T> = Result<Response<T>, Status>;
 
 /// The handlers of `UserService`.
 pub(crate) struct Rpc {
     accounts: Accounts,
+    recorder: Option<Arc<Recorder<AccountTables>>>,
 }
 
 impl Rpc {
-    pub(crate) const fn new(accounts: Accounts) -> Self {
-        Self { accounts }
+    pub(crate) const fn new(
+        accounts: Accounts,
+        recorder: Option<Arc<Recorder<AccountTables>>>,
+    ) -> Self {
+        Self { accounts, recorder }
     }
 }
 
@@ -191,5 +200,16 @@ impl UserService for Rpc {
         let reports =
             stream::iter(clocks).chain(reports).map_ok(wire::report).map_err(Status::from);
         Ok(Response::new(reports.boxed()))
+    }
+    type RestoreStream = BoxStream<'static, Result<pb::RestoreResponse, Status>>;
+
+    async fn restore(
+        &self,
+        request: Request<pb::RestoreRequest>,
+    ) -> RpcResult<Self::RestoreStream> {
+        let request = request.into_inner();
+        let partitions = restore(self.recorder.clone(), request.source(), request.force).await?;
+        let response = |partition| pb::RestoreResponse { partition: Some(partition) };
+        Ok(Response::new(partitions.map_ok(response).boxed()))
     }
 }

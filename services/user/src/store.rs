@@ -19,14 +19,18 @@
 //! 4. Hence an active profile owns both its claims: it owned them at activation, and claims of an
 //!    active profile are never taken over.
 //! 5. A pending or aborted profile is in `registrations`, a deleted one in `deletions`, an active
-//!    one in `accounts`: so jobs find what a crash left.
+//!    one in `accounts`: so jobs find what a crash left. A deleted one whose name is held is in
+//!    `freed` after its confirmation, with the name alone, and expires with the hold.
 //! 6. Opening a session, changing a password and deleting an account require that the checked
 //!    password hash is still the account's. A change or deletion also ends all sessions.
+//! 7. A recovery restores what the database has newer versions of, and holds and claims. It cannot
+//!    take an activation back: a deletion is for ever, and a registration that it finds is aborted.
 
 mod accounts;
 mod cached;
 mod card;
 mod claims;
+mod record;
 mod registrations;
 mod sessions;
 
@@ -37,11 +41,12 @@ use microblog_keyspace::{self as keyspace, ClientSideCache, Keyspace, Library};
 
 use crate::profile::Registration;
 
-pub use accounts::AccountsPage;
+pub use accounts::{AccountsPage, DeletedAccount};
 use cached::{CacheKey, CachedValue};
 pub use claims::ClaimOwner;
-pub(crate) use sessions::whole_ms;
+pub(crate) use record::{ClaimToRestore, StoredAccount, StoredDeletion, StoredState};
 pub use sessions::{Attempt, SESSIONS_MAX};
+pub(crate) use sessions::{unix_ms, whole_ms};
 
 /// The Redis functions of the service.
 pub const LIBRARY: Library = Library { name: "user", source: include_str!("functions.lua") };
@@ -61,6 +66,11 @@ impl Store {
     pub fn new(keyspace: Keyspace) -> Self {
         let cache = keyspace.client_side_cache(cached::KIND);
         Self { keyspace, cache }
+    }
+
+    /// Returns a store whose calls closed partitions accept.
+    pub(crate) fn ignoring_closed(&self) -> Self {
+        Self { keyspace: self.keyspace.ignoring_closed(), cache: self.cache.clone() }
     }
 
     /// Returns whether Redis responds and has the functions loaded.

@@ -5,16 +5,19 @@
 
 mod support;
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use futures::future::join_all;
-use microblog_domain::Partition;
+use microblog_domain::{Partition, UserId};
 use microblog_testkit::{Store as Redis, Topology};
 use microblog_user::{
     Accounts, Email, Error, Hash, Name, Store, Sweeper,
     import::{ImportEntry, ImportResult},
 };
-use support::{accounts, on_each_store};
+use support::{
+    database::{Database, recorder, stored},
+    on_each_store,
+};
 
 const NAMES: u8 = 5;
 const TASKS: usize = 8;
@@ -58,7 +61,7 @@ async fn work(store: Store, accounts: Accounts) -> HashSet<u64> {
             },
             2 => {
                 if let Ok(user) = accounts.get_by_name(&name(any())).await {
-                    store.delete(user.id, &Hash::none()).await.unwrap();
+                    store.delete(user.id, &Hash::none(), Duration::ZERO).await.unwrap();
                     if rand::random() {
                         accounts.confirm_deletion(user.id).await.unwrap();
                     }
@@ -74,12 +77,22 @@ async fn work(store: Store, accounts: Accounts) -> HashSet<u64> {
 
 async fn names_and_addresses_stay_unique_under_aborts_and_deletions(topology: Topology) {
     let redis = Redis::start(topology).await;
-    let (store, accounts) = accounts(&redis).await;
+    let database = Database::sqlite();
+    let (accounts, store, recorder) = recorder(&redis, &database, Duration::ZERO).await;
+    let recorder = Arc::new(recorder);
+    recorder.run().await.unwrap();
+    let recording = recorder.clone();
+    let recording = tokio::spawn(async move {
+        loop {
+            recording.run().await.unwrap();
+        }
+    });
     let tasks = (0..TASKS).map(|_| tokio::spawn(work(store.clone(), accounts.clone())));
     let made: HashSet<u64> =
         join_all(tasks).await.into_iter().flat_map(|made| made.unwrap()).collect();
     assert!(made.len() > TASKS, "only {} accounts were made", made.len());
     Sweeper::new(accounts.clone(), Duration::ZERO).sweep().await.unwrap();
+    recording.abort();
 
     let mut alive = 0;
     for partition in Partition::all() {
@@ -87,15 +100,19 @@ async fn names_and_addresses_stay_unique_under_aborts_and_deletions(topology: To
         assert!(findings.violations.is_empty(), "{:?}", findings.violations);
         alive += findings.checked;
     }
-    let (mut named, mut addresses) = (0, HashSet::new());
+    recorder.run().await.unwrap();
+    let (mut named, mut addresses) = (Vec::new(), HashSet::new());
     for i in 0..NAMES {
         if let Ok(user) = accounts.get_by_name(&name(i)).await {
-            named += 1;
+            named.push(user.id.get());
             addresses.insert(accounts.get_own(user.id).await.unwrap().email);
-            store.delete(user.id, &Hash::none()).await.unwrap();
         }
     }
-    assert_eq!((named, addresses.len() as u64), (alive, alive), "each has its own");
+    assert_eq!((named.len() as u64, addresses.len() as u64), (alive, alive), "each has its own");
+    assert_eq!(database.accounts().await, stored(&redis, &named).await);
+    for id in named.into_iter().filter_map(UserId::new) {
+        store.delete(id, &Hash::none(), Duration::ZERO).await.unwrap();
+    }
     // Everything is free in the end, despite stale claims.
     let people = (0..NAMES).map(|i| ImportEntry { name: name(i), email: email(i) }).collect();
     assert_eq!(accounts.import(people, None).await.unwrap().created, usize::from(NAMES));

@@ -131,13 +131,16 @@ async fn an_interrupted_deletion_frees_the_name(topology: Topology) {
     for steps in 1..=2 {
         let user = register_directly(&accounts, "ann").await;
         let record = accounts.get_own(user.id).await.unwrap();
-        assert!(!store.delete(user.id, &Hash::none()).await.unwrap(), "another password");
+        assert!(
+            !store.delete(user.id, &Hash::none(), Duration::ZERO).await.unwrap(),
+            "another password"
+        );
         for _ in 0..2 {
-            assert!(store.delete(user.id, &record.password).await.unwrap());
+            assert!(store.delete(user.id, &record.password, Duration::ZERO).await.unwrap());
         }
         let deleted = store.deleted(user.id).await.unwrap().unwrap();
         if steps == 2 {
-            store.release(&[deleted], Duration::ZERO).await.unwrap();
+            store.release(&[deleted.claims], Duration::ZERO).await.unwrap();
         }
         assert_free(&accounts, "ann", true).await;
         let again = register_directly(&accounts, "ann").await;
@@ -151,7 +154,7 @@ async fn an_interrupted_deletion_frees_the_name(topology: Topology) {
         assert_eq!(accounts.get_by_name(&deleted_name()).await.unwrap(), again);
         assert_checked(&accounts, 1).await;
         let record = accounts.get_own(again.id).await.unwrap();
-        store.delete(again.id, &record.password).await.unwrap();
+        store.delete(again.id, &record.password, Duration::ZERO).await.unwrap();
         accounts.confirm_deletion(again.id).await.unwrap();
     }
     assert_checked(&accounts, 0).await;
@@ -253,10 +256,10 @@ async fn an_interrupted_deletion_holds_the_name(topology: Topology) {
         let name = format!("ann{steps}");
         let user = register_directly(&accounts, &name).await;
         let record = accounts.get_own(user.id).await.unwrap();
-        assert!(store.delete(user.id, &record.password).await.unwrap());
+        assert!(store.delete(user.id, &record.password, hold).await.unwrap());
         let deleted = store.deleted(user.id).await.unwrap().unwrap();
         if steps == 2 {
-            store.release(&[deleted], hold).await.unwrap();
+            store.release(&[deleted.claims], hold).await.unwrap();
         }
         for _ in 0..2 {
             assert_free(&accounts, &name, false).await;
@@ -278,7 +281,7 @@ async fn a_confirmed_deletion_removes_the_failure_counter() {
     let user = register_directly(&accounts, "ann").await;
     let record = accounts.get_own(user.id).await.unwrap();
     // Interrupted after its first step.
-    assert!(store.delete(user.id, &record.password).await.unwrap());
+    assert!(store.delete(user.id, &record.password, Duration::ZERO).await.unwrap());
     store.attempt(&Login::Email(draft("ann").email)).await.unwrap();
     accounts.confirm_deletion(user.id).await.unwrap();
     let mut admin = redis.nodes()[0].admin().await;

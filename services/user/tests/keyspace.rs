@@ -4,7 +4,10 @@
 
 mod support;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use microblog_domain::Partition;
 use microblog_keyspace::redis::cmd;
@@ -153,8 +156,11 @@ async fn an_account_has_a_card_exactly_while_it_is_active() {
     let mut fields = async |id: u64, texts: &[(&str, &str)]| {
         let mut all = cmd("HGETALL");
         let found = all.arg(profile(id)).query_async::<BTreeMap<String, String>>(&mut admin).await;
+        let mut found = found.unwrap();
+        let version = found.remove("v").map_or(id, |version| version.parse().unwrap());
         let expected = texts.iter().map(|&(field, text)| (field.to_owned(), text.to_owned()));
-        assert_eq!(found.unwrap(), expected.collect());
+        assert_eq!(found, expected.collect());
+        version
     };
     let of = |draft: &Draft| (draft.email.as_str().to_owned(), draft.request.clone());
     let [(email, request), (other_email, other_request)] = drafts.each_ref().map(of);
@@ -165,7 +171,8 @@ async fn an_account_has_a_card_exactly_while_it_is_active() {
     fields(ann.get(), &[&pending[..], &own].concat()).await;
     assert!(store.users(&ids).await.unwrap().is_empty());
     assert_eq!(store.activate(&[ann]).await.unwrap(), [true]);
-    fields(ann.get(), &[&[("card", pending[1].1)][..], &own].concat()).await;
+    let version = fields(ann.get(), &[&[("card", pending[1].1)][..], &own].concat()).await;
+    assert_eq!(version, ann.get());
     assert_eq!(store.users(&ids).await.unwrap().len(), 1);
 
     let changes = [
@@ -177,15 +184,16 @@ async fn an_account_has_a_card_exactly_while_it_is_active() {
     let changes = changes.map(|(field, text)| (field, text.to_owned()));
     assert!(store.update(ann, &changes).await.unwrap());
     let card = "\u{1a}\u{7}one\ntwo\"\u{11}https://a.org/%25*\u{4}here\n\u{3}Ann";
-    fields(ann.get(), &[&[("card", card)][..], &own].concat()).await;
+    let version = fields(ann.get(), &[&[("card", card)][..], &own].concat()).await;
+    assert!(version > ann.get());
     assert!(!store.update(bob, &changes).await.unwrap(), "not an account yet");
 
     let password = &drafts[0].password;
-    assert!(store.delete(ann, password).await.unwrap());
+    assert!(store.delete(ann, password, Duration::ZERO).await.unwrap());
     let deleted = [("state", "deleted"), ("draft", "\n\u{3}Ann"), own[0]];
     fields(ann.get(), &deleted).await;
     assert!(!store.update(ann, &changes).await.unwrap(), "not an account any more");
-    assert!(!store.delete(bob, password).await.unwrap(), "not an account yet");
+    assert!(!store.delete(bob, password, Duration::ZERO).await.unwrap(), "not an account yet");
 
     assert_eq!(store.abort(&[bob]).await.unwrap().len(), 1);
     let aborted = [("state", "aborted"), ("draft", "\n\u{3}bob\u{12}\u{3}微")];

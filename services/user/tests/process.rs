@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use microblog_proto::{common::ErrorReason as Reason, user as pb};
 use microblog_testkit::{Process, RedisServer, Store as Redis, Topology, eventually};
 use support::{
-    PASSWORD, PATIENCE, System, assert_rejected, assert_valid, authenticate, connect, login,
-    on_each_store, register, registration,
+    PASSWORD, PATIENCE, System, assert_rejected, assert_valid, authenticate, connect,
+    database::Database, login, on_each_store, register, registration,
 };
 
 on_each_store! {
@@ -18,11 +18,23 @@ on_each_store! {
 }
 
 async fn a_crash_keeps_acknowledged_registrations_and_frees_the_rest(topology: Topology) {
+    assert_crash_keeps_registrations(topology, None).await;
+}
+
+#[tokio::test]
+async fn a_crash_leaves_no_account_unrecorded() {
+    assert_crash_keeps_registrations(Topology::Single, Some(Database::sqlite())).await;
+}
+
+/// Kills the service during registrations.
+async fn assert_crash_keeps_registrations(topology: Topology, database: Option<Database>) {
     const TASKS: usize = 12;
     let redis = Redis::start(topology).await;
     let url = redis.url("user");
     let program = env!("CARGO_BIN_EXE_microblog-user");
-    let flags = ["--redis-url", url.as_str(), "--threads", "1", "--write-budget-ms", "1000"];
+    let own = ["--redis-url", url.as_str(), "--threads", "1", "--write-budget-ms", "1000"];
+    let database_flag = database.as_ref().map(Database::flag);
+    let flags: Vec<_> = own.into_iter().chain(database_flag.as_deref()).collect();
     let process = Process::start(program, &flags).await;
     let client = connect(&process.address()).await;
     let (answered, mut answers) = tokio::sync::mpsc::unbounded_channel();
@@ -74,7 +86,14 @@ async fn a_crash_keeps_acknowledged_registrations_and_frees_the_rest(topology: T
         })
         .await;
     }
-    assert_valid(&client, (acknowledged.len() + TASKS) as u64).await;
+    let count = acknowledged.len() + TASKS;
+    assert_valid(&client, count as u64).await;
+    if let Some(database) = database {
+        eventually("all accounts are recorded", PATIENCE, async || {
+            database.accounts().await.len() == count
+        })
+        .await;
+    }
 }
 
 #[tokio::test]

@@ -164,7 +164,7 @@ impl Launch<'_> {
             stored(name, offset, peers, service, &data.prepare_database(service)?)
         };
         Ok(vec![
-            stored("microblog-user", 1, &[], "user", "")?,
+            recorded("microblog-user", 1, &[], "user")?,
             recorded("microblog-relation", 2, &[], "relation")?,
             stored("microblog-timeline", 4, &to_relation, "timeline", "")?,
             recorded("microblog-post", 3, &to_timeline, "post")?,

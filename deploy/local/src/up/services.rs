@@ -67,7 +67,7 @@ struct Configs {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     #[error("cannot start the user service")]
-    User(#[source] microblog_user::Error),
+    User(#[source] microblog_user::StartError),
     #[error("cannot start the relation service")]
     Relation(#[source] microblog_relation::StartError),
     #[error("cannot start the post service")]
@@ -87,7 +87,7 @@ impl Plan {
         let mut post: microblog_post::Config = config_with_redis("post", access)?;
         let mut timeline: microblog_timeline::Config = config_with_redis("timeline", access)?;
         let mut gateway: microblog_gateway::Config = config("gateway", &no_limits_per_address())?;
-        let databases = [&mut relation.database, &mut post.database];
+        let databases = [&mut user.database, &mut relation.database, &mut post.database];
         for (database, (service, url)) in databases.into_iter().zip(args.databases.urls()) {
             let file = || data.prepare_database(service);
             database.database_url = Some(url.map_or_else(file, |url| Ok(url.to_owned()))?);

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// The services with a database, and a table of each.
-const TABLES: [(&str, &str); 2] = [("relation", "edges"), ("post", "posts")];
+const TABLES: [(&str, &str); 3] = [("user", "accounts"), ("relation", "edges"), ("post", "posts")];
 
 /// Adds an account, a follow and posts, and waits until their delivery within Redis is complete. The
 /// databases may receive them later.
@@ -84,7 +84,7 @@ fn each_service_records_in_its_own_schema_of_a_given_database() {
     for (service, table) in TABLES {
         let flag = format!("  database  of {service}: --{service}-database-url\n");
         assert!(launcher.output().contains(&flag));
-        let rows = format!("SELECT 'some' FROM {service}.{table} LIMIT 1");
+        let rows = format!("SELECT 'some' FROM \"{service}\".{table} LIMIT 1");
         let has_rows = || postgres.try_sql(&postgres.url(), &rows).is_ok_and(|rows| rows == "some");
         eventually(&rows, PATIENCE, has_rows);
     }
@@ -99,8 +99,9 @@ fn each_service_records_in_its_own_schema_of_a_given_database() {
 fn a_role_has_access_to_no_schema_but_its_own() {
     let postgres = start_postgres();
     for (service, table) in TABLES {
-        let made =
-            format!("CREATE TABLE {table} (id BIGINT); INSERT INTO {service}.{table} VALUES (1)");
+        let made = format!(
+            "CREATE TABLE {table} (id BIGINT); INSERT INTO \"{service}\".{table} VALUES (1)"
+        );
         postgres.try_sql(&postgres.url_of(service, "secret"), &made).unwrap();
     }
     // The tables and rights stay.
@@ -108,13 +109,13 @@ fn a_role_has_access_to_no_schema_but_its_own() {
     for (service, _) in TABLES {
         let url = postgres.url_of(service, "secret");
         for (other, table) in TABLES {
-            let read = postgres.try_sql(&url, &format!("SELECT id FROM {other}.{table}"));
+            let read = postgres.try_sql(&url, &format!("SELECT id FROM \"{other}\".{table}"));
             if other == service {
                 assert_eq!(read.as_deref(), Ok("1"));
                 continue;
             }
             assert!(read.unwrap_err().contains(&format!("permission denied for schema {other}")));
-            let error = postgres.try_sql(&url, &format!("SET ROLE {other}")).unwrap_err();
+            let error = postgres.try_sql(&url, &format!("SET ROLE \"{other}\"")).unwrap_err();
             assert!(error.contains("permission denied to set role"), "{error}");
         }
         let public = postgres.try_sql(&url, "CREATE TABLE public.a (b BIGINT)").unwrap_err();

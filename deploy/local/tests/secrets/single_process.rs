@@ -36,6 +36,7 @@ async fn the_launcher_does_not_print_secrets() {
     let mut command = Command::new(PROGRAM);
     command
         .env("MICROBLOG_LOG", "trace")
+        .env("MICROBLOG_USER_DATABASE_URL", databases.url("user", &database_password))
         .env("MICROBLOG_RELATION_DATABASE_URL", databases.url("relation", &database_password))
         .env("MICROBLOG_POST_DATABASE_URL", databases.url("post", &database_password))
         .env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://s:{collector_password}@{collector_at}"))

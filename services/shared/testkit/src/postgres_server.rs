@@ -37,7 +37,7 @@ const SETTINGS: [&str; 11] = [
 const ROLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../deploy/postgresql/roles.sql");
 
 /// The services with a database.
-const RECORDED: [&str; 2] = ["relation", "post"];
+const RECORDED: [&str; 3] = ["user", "relation", "post"];
 
 /// A PostgreSQL server on a free port of 127.0.0.1 with `trust` authentication. Dropping it kills
 /// it and deletes its data.

@@ -1,9 +1,11 @@
 //! Accounts: reads, changes and deletion.
 
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
 use microblog_domain::{Partition, UserId};
 use microblog_keyspace::{self as keyspace, Batch, Call, redis};
 
-use super::{CacheKey, CachedValue, Store, card, claims, intact};
+use super::{CacheKey, CachedValue, Store, card, claims, intact, sessions::unix_ms};
 use crate::{
     error::Error,
     keys,
@@ -24,6 +26,15 @@ type Values = (
 
 // The partitions per batch when collecting deletions.
 const PARTITIONS_PER_BATCH: usize = 256;
+
+/// A deleted account that is not confirmed.
+#[derive(Clone, Debug)]
+pub struct DeletedAccount {
+    /// Its claims, which are stale and must be released.
+    pub claims: Registration,
+    /// How much longer its name is held.
+    pub hold: Duration,
+}
 
 /// A page of a partition's accounts.
 #[derive(Clone, Debug)]
@@ -74,42 +85,55 @@ impl Store {
         id: UserId,
         changes: &[(ProfileField, String)],
     ) -> Result<bool, Error> {
-        let call =
-            Call::new("user_update").key(keys::profile(id)).arg(card::write_changes(changes));
+        let call = Call::new("user_update")
+            .journal(id.partition(), keys::journal(id.partition()))
+            .key(keys::profile(id))
+            .arg(id.get())
+            .arg(card::write_changes(changes));
         let done: Option<u64> = self.keyspace.call(call).await?;
         Ok(intact(done, "a card")? == 1)
     }
 
     /// Deletes an account with its sessions if `checked` is still its password hash. Its claims
-    /// become stale and must be released. One round trip.
-    pub async fn delete(&self, id: UserId, checked: &Hash) -> Result<bool, Error> {
+    /// become stale and must be released, the name with a hold. One round trip.
+    pub async fn delete(&self, id: UserId, checked: &Hash, hold: Duration) -> Result<bool, Error> {
+        let held_until = if hold.is_zero() { 0 } else { unix_ms(SystemTime::now() + hold) };
         let call = Call::new("user_delete")
+            .journal(id.partition(), keys::journal(id.partition()))
             .key(keys::profile(id))
             .key(keys::sessions(id))
             .key(keys::accounts(id.partition()))
             .key(keys::deletions(id.partition()))
             .arg(id.get())
-            .arg(checked.as_str());
+            .arg(checked.as_str())
+            .arg(held_until);
         let done: Option<u64> = self.keyspace.call(call).await?;
         Ok(intact(done, "an account")? == 1)
     }
 
-    /// Returns the claims of a deleted account that is not confirmed. One round trip.
-    pub async fn deleted(&self, id: UserId) -> Result<Option<Registration>, Error> {
+    /// Returns a deleted account that is not confirmed. One round trip.
+    pub async fn deleted(&self, id: UserId) -> Result<Option<DeletedAccount>, Error> {
+        type Deleted = (Option<String>, Option<Vec<u8>>, Option<String>, Option<u64>);
         let mut read = redis::cmd("HMGET");
-        read.arg(keys::profile(id)).arg(&["state", "draft", "email"]);
-        let (state, draft, email): (Option<String>, _, _) = self.keyspace.query(read).await?;
-        match state.as_deref() {
-            Some("deleted") => intact(claims(id, (draft, email)), "a deleted account").map(Some),
-            _ => Ok(None),
+        read.arg(keys::profile(id)).arg(&["state", "draft", "email", "until"]);
+        let (state, draft, email, held_until): Deleted = self.keyspace.query(read).await?;
+        if state.as_deref() != Some("deleted") {
+            return Ok(None);
         }
+        let claims = intact(claims(id, (draft, email)), "a deleted account")?;
+        let held_until = UNIX_EPOCH + Duration::from_millis(held_until.unwrap_or_default());
+        let hold = held_until.duration_since(SystemTime::now()).unwrap_or_default();
+        Ok(Some(DeletedAccount { claims, hold }))
     }
 
-    /// Deletes the rest of a deleted account after the release of its claims. One round trip.
+    /// Deletes the rest of a deleted account after the release of its claims, except for a name that
+    /// is held. One round trip.
     pub async fn confirm_deletion(&self, id: UserId) -> Result<(), Error> {
         let call = Call::new("user_confirm_deletion")
+            .journal(id.partition(), keys::journal(id.partition()))
             .key(keys::profile(id))
             .key(keys::deletions(id.partition()))
+            .key(keys::freed(id.partition()))
             .arg(id.get());
         self.keyspace.call::<u64>(call).await?;
         Ok(())
@@ -153,7 +177,7 @@ fn record(id: UserId, values: Values) -> Result<Option<Record>, Error> {
     let state = match state.as_deref() {
         _ if card.is_some() => State::Active,
         Some("pending") => State::Pending,
-        Some("deleted") => State::Deleted,
+        Some("deleted" | "freed") => State::Deleted,
         _ => State::Aborted,
     };
     let user = match card {

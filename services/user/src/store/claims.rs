@@ -31,10 +31,17 @@ impl ClaimOwner {
     }
 
     /// Encodes a claim.
-    fn encode(self) -> String {
+    pub(super) fn encode(self) -> String {
         match self {
             Self::Account(id) => id.to_string(),
             Self::Hold(id) => format!("-{id}"),
+        }
+    }
+
+    /// Returns the account or registration, or the deleted account.
+    pub(crate) const fn account(self) -> UserId {
+        match self {
+            Self::Account(id) | Self::Hold(id) => id,
         }
     }
 
@@ -73,14 +80,13 @@ impl Store {
         kind: IdentifierKind,
         registrations: &[Registration],
     ) -> Result<Vec<ClaimOwner>, Error> {
-        let call = |group: &[(usize, (Identifier<'_>, UserId))]| {
-            let call = Call::new("user_claim");
+        let call = |call: Call, group: &[(usize, (Identifier<'_>, UserId))]| {
             group
                 .iter()
                 .fold(call, |call, &(_, (claim, id))| call.key(keys::claim(claim)).arg(id.get()))
         };
         let wants = registrations.iter().map(|r| (Identifier::of(r, kind), r.id));
-        self.change_claims(wants, |(claim, _)| claim.partition(), call).await
+        self.change_claims("user_claim", wants, |(claim, _)| claim.partition(), call).await
     }
 
     /// Takes over stale claims by compare-and-set on their owners, and returns the resulting
@@ -90,13 +96,13 @@ impl Store {
         kind: IdentifierKind,
         registrations: &[(&Registration, ClaimOwner)],
     ) -> Result<Vec<ClaimOwner>, Error> {
-        let call = |group: &[(usize, (Identifier<'_>, ClaimOwner, UserId))]| {
-            group.iter().fold(Call::new("user_take"), |call, &(_, (claim, from, to))| {
+        let call = |call: Call, group: &[(usize, (Identifier<'_>, ClaimOwner, UserId))]| {
+            group.iter().fold(call, |call, &(_, (claim, from, to))| {
                 call.key(keys::claim(claim)).arg(from.encode()).arg(to.get())
             })
         };
         let wants = registrations.iter().map(|&(r, from)| (Identifier::of(r, kind), from, r.id));
-        self.change_claims(wants, |(claim, ..)| claim.partition(), call).await
+        self.change_claims("user_take", wants, |(claim, ..)| claim.partition(), call).await
     }
 
     /// Releases the claims that these registrations own; names are held for `hold`. One round trip.
@@ -114,7 +120,7 @@ impl Store {
         });
         let mut batch = Batch::new();
         for (partition, group) in by_partition(claims, |(claim, ..)| claim.partition()) {
-            let call = Call::new("user_release");
+            let call = Call::new("user_release").journal(partition, keys::journal(partition));
             let call = group.iter().fold(call, |call, &(_, (claim, id, hold_ms))| {
                 call.key(keys::claim(claim)).arg(id.get()).arg(hold_ms)
             });
@@ -128,15 +134,17 @@ impl Store {
 
     async fn change_claims<T: Copy>(
         &self,
+        function: &'static str,
         items: impl ExactSizeIterator<Item = T>,
         partition: impl Fn(T) -> Partition,
-        call: impl Fn(&[(usize, T)]) -> Call,
+        call: impl Fn(Call, &[(usize, T)]) -> Call,
     ) -> Result<Vec<ClaimOwner>, Error> {
         let mut owners = vec![None; items.len()];
         let groups = by_partition(items, partition);
         let mut batch = Batch::new();
         for (partition, group) in &groups {
-            batch.call(*partition, call(group));
+            let change = Call::new(function).journal(*partition, keys::journal(*partition));
+            batch.call(*partition, call(change, group));
         }
         let answers = self.keyspace.send(batch).await?;
         for ((_, group), answer) in groups.iter().zip(answers) {

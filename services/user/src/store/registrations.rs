@@ -42,6 +42,7 @@ impl Store {
         let mut batch = Batch::new();
         for (partition, group) in &groups {
             let call = Call::new("user_activate")
+                .journal(*partition, keys::journal(*partition))
                 .key(keys::registrations(*partition))
                 .key(keys::accounts(*partition));
             batch.call(*partition, with_profiles(call, group));
@@ -61,10 +62,26 @@ impl Store {
     /// released before `drop_registrations`. One round trip. Logs and skips damaged ones, so that
     /// they do not block others.
     pub async fn abort(&self, ids: &[UserId]) -> Result<Vec<Registration>, Error> {
+        self.abort_by(ids, |partition| {
+            Call::new("user_abort").journal(partition, keys::journal(partition))
+        })
+        .await
+    }
+
+    /// As `abort`, also in a partition that is being recovered.
+    pub(crate) async fn abort_unchecked(&self, ids: &[UserId]) -> Result<Vec<Registration>, Error> {
+        self.abort_by(ids, |_| Call::new("user_abort_unchecked")).await
+    }
+
+    async fn abort_by(
+        &self,
+        ids: &[UserId],
+        call: impl Fn(Partition) -> Call,
+    ) -> Result<Vec<Registration>, Error> {
         let groups = by_partition(ids.iter().copied(), UserId::partition);
         let mut batch = Batch::new();
         for (partition, group) in &groups {
-            let call = Call::new("user_abort").key(keys::registrations(*partition));
+            let call = call(*partition).key(keys::registrations(*partition));
             batch.call(*partition, with_profiles(call, group));
         }
         let mut aborted = Vec::new();
@@ -165,6 +182,7 @@ fn pending(partition: Partition) -> redis::Cmd {
 
 fn create(partition: Partition, drafts: &[Draft]) -> Call {
     let call = Call::new("user_create")
+        .journal(partition, keys::journal(partition))
         .key(keys::clock(partition))
         .key(keys::registrations(partition))
         .key(keys::profile_prefix(partition))

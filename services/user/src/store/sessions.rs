@@ -126,11 +126,15 @@ impl Store {
         }
     }
 
-    /// Ends a session. One command.
+    /// Ends a session, if it exists. One round trip.
     pub async fn close_session(&self, id: UserId, token: Fingerprint) -> Result<(), Error> {
-        let mut remove = redis::cmd("ZREM");
-        remove.arg(keys::sessions(id)).arg(token.as_bytes());
-        self.keyspace.query::<u64>(remove).await?;
+        let call = Call::new("user_close_session")
+            .journal(id.partition(), keys::journal(id.partition()))
+            .key(keys::profile(id))
+            .key(keys::sessions(id))
+            .arg(id.get())
+            .arg(token.as_bytes());
+        self.keyspace.call::<u64>(call).await?;
         Ok(())
     }
 
@@ -143,8 +147,10 @@ impl Store {
         new: &Hash,
     ) -> Result<bool, Error> {
         let call = Call::new("user_change_password")
+            .journal(id.partition(), keys::journal(id.partition()))
             .key(keys::profile(id))
             .key(keys::sessions(id))
+            .arg(id.get())
             .arg(checked.as_str())
             .arg(new.as_str());
         Ok(self.keyspace.call::<u64>(call).await? == 1)
@@ -162,6 +168,7 @@ pub(crate) fn whole_ms(time: SystemTime) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(unix_ms(time))
 }
 
-fn unix_ms(time: SystemTime) -> u64 {
+/// Returns a time in Unix ms.
+pub(crate) fn unix_ms(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }

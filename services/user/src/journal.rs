@@ -1,0 +1,65 @@
+//! Entries of the change journal, as the Redis functions append them.
+
+use microblog_domain::UserId;
+
+/// An entry of the change journal of a partition. It says what to read again: it has no texts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JournalEntry {
+    /// An account was registered, its profile or password changed, or a session of it ended.
+    Account(UserId),
+    /// An account was deleted, or its deletion was confirmed.
+    Deletion(UserId),
+    /// A name or address of this partition was claimed or released by an account or registration,
+    /// of any partition.
+    Claim(UserId),
+    /// The journal was opened, or a recovery of the partition began or ended.
+    Journal,
+}
+
+impl JournalEntry {
+    /// Decodes an entry; `None` if it is malformed.
+    pub fn parse(entry: &str) -> Option<Self> {
+        let (kind, rest) = entry.split_once(' ')?;
+        if let "opened" | "recovering" | "recovered" = kind {
+            return Some(Self::Journal);
+        }
+        let (id, stamp) = rest.split_once(' ')?;
+        let id = UserId::new(id.parse().ok()?)?;
+        let _: u64 = stamp.parse().ok()?;
+        match kind {
+            "register" | "update" | "password" | "logout" => Some(Self::Account(id)),
+            "delete" | "deleted" => Some(Self::Deletion(id)),
+            "claim" | "release" => Some(Self::Claim(id)),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_decoded() {
+        let id = UserId::new(4).unwrap();
+        for (kinds, expected) in [
+            (&["register", "update", "password", "logout"][..], JournalEntry::Account(id)),
+            (&["delete", "deleted"], JournalEntry::Deletion(id)),
+            (&["claim", "release"], JournalEntry::Claim(id)),
+            (&["opened", "recovering", "recovered"], JournalEntry::Journal),
+        ] {
+            for kind in kinds {
+                assert_eq!(JournalEntry::parse(&format!("{kind} 4 9")), Some(expected), "{kind}");
+            }
+        }
+    }
+
+    #[test]
+    fn malformed_entries_are_none() {
+        for entry in
+            ["", "update", "update 4", "update 0 9", "update 4 9 1", "update x 9", "follow 4 9"]
+        {
+            assert_eq!(JournalEntry::parse(entry), None, "{entry}");
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! The record of accounts in SQL: the accounts, and the deleted ones. Claims follow from them.
+//!
+//! Journal entries have no texts, so the recorder reads each changed account as it is now. Versions
+//! of an account only grow, so a row never goes back, however often and late it is written. A
+//! deletion is for ever, and replaces the account.
+//!
+//! Sessions are not recorded. The last end of one is: a recovery must not bring an ended one back.
+
+mod recovery;
+mod rows;
+
+use std::collections::BTreeSet;
+
+use futures::future::BoxFuture;
+use microblog_domain::{Partition, UserId};
+use microblog_keyspace::{self as keyspace, Change, Journals};
+use microblog_record::{
+    Database, Migration, POSITIONS, RecordError, Recorder, Tables, WriteTransaction,
+};
+
+use crate::{
+    accounts::Accounts,
+    error::Error,
+    journal::JournalEntry,
+    keys,
+    store::{Store, StoredDeletion, StoredState},
+};
+
+/// The change journals of the service.
+const JOURNALS: Journals = Journals { key: keys::journal };
+
+/// The most accounts that are read at once.
+const PAGE: usize = 500;
+
+/// The tables of the service.
+pub struct AccountTables {
+    accounts: Accounts,
+}
+
+/// Returns the recorder of the service.
+pub fn recorder(accounts: Accounts, database: Database) -> Recorder<AccountTables> {
+    let accounts = accounts.ignoring_closed();
+    let keyspace = accounts.store.keyspace().clone();
+    Recorder::new("user record", database, keyspace, JOURNALS, AccountTables { accounts })
+}
+
+impl Tables for AccountTables {
+    const MIGRATIONS: &[Migration] =
+        &[POSITIONS, (2, "accounts", include_str!("record/0002_accounts.sql"))];
+
+    fn accounts_key(partition: Partition) -> String {
+        keys::accounts(partition)
+    }
+
+    fn apply<'a>(
+        &'a self,
+        transaction: &'a mut WriteTransaction,
+        changes: &'a [Change],
+    ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
+        Box::pin(self.write_changed(transaction, changes))
+    }
+
+    fn merge<'a>(
+        &'a self,
+        transaction: &'a mut WriteTransaction,
+        changes: &'a [Change],
+    ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
+        Box::pin(self.write_changed(transaction, changes))
+    }
+
+    // A deletion stays true in any copy.
+    fn clear<'a>(
+        &'a self,
+        transaction: &'a mut WriteTransaction,
+        partition: Partition,
+    ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
+        Box::pin(rows::delete_accounts_of(transaction, partition))
+    }
+
+    fn restore<'a>(
+        &'a self,
+        database: &'a Database,
+        partition: Partition,
+    ) -> BoxFuture<'a, Result<(), RecordError>> {
+        Box::pin(recovery::restore(&self.accounts, database, partition))
+    }
+
+    fn fill<'a>(
+        &'a self,
+        transaction: &'a mut WriteTransaction,
+        partitions: &'a [Partition],
+    ) -> BoxFuture<'a, Result<(), RecordError>> {
+        Box::pin(async move {
+            for &partition in partitions {
+                self.fill_accounts(transaction, partition).await?;
+                self.fill_deletions(transaction, partition).await?;
+            }
+            Ok(())
+        })
+    }
+}
+
+impl AccountTables {
+    fn store(&self) -> &Store {
+        &self.accounts.store
+    }
+
+    // Claims are not rows: their entries only show whether Redis has lost some.
+    async fn write_changed(
+        &self,
+        transaction: &mut WriteTransaction,
+        changes: &[Change],
+    ) -> Result<(), sqlx::Error> {
+        let (mut changed, mut deleted) = (BTreeSet::new(), BTreeSet::new());
+        for change in changes {
+            match JournalEntry::parse(&change.text) {
+                Some(JournalEntry::Account(id)) => changed.insert(id),
+                Some(JournalEntry::Deletion(id)) => changed.insert(id) | deleted.insert(id),
+                Some(JournalEntry::Claim(_) | JournalEntry::Journal) => continue,
+                None => return Err(sqlx::Error::Decode("unknown kind of change".into())),
+            };
+        }
+        let changed: Vec<_> = changed.into_iter().collect();
+        for ids in changed.chunks(PAGE) {
+            let stored = self.store().stored(ids).await;
+            // The trait has errors of the database alone.
+            let stored = stored.map_err(|error| sqlx::Error::Io(std::io::Error::other(error)))?;
+            write(transaction, ids, stored, &deleted).await?;
+        }
+        let partitions: BTreeSet<_> = deleted.into_iter().map(UserId::partition).collect();
+        for partition in partitions {
+            rows::forget_freed_names(transaction, partition).await?;
+        }
+        Ok(())
+    }
+
+    async fn fill_accounts(
+        &self,
+        transaction: &mut WriteTransaction,
+        partition: Partition,
+    ) -> Result<(), RecordError> {
+        let mut cursor = 0;
+        loop {
+            let page = self.store().accounts(partition, cursor).await.map_err(redis_failed)?;
+            // A scan may return an account twice, but a statement must not write a row twice.
+            let ids: BTreeSet<_> = page.ids.into_iter().collect();
+            let ids: Vec<_> = ids.into_iter().collect();
+            for ids in ids.chunks(PAGE) {
+                let stored = self.store().stored(ids).await?;
+                write(transaction, ids, stored, &BTreeSet::new()).await?;
+            }
+            if page.cursor == 0 {
+                return Ok(());
+            }
+            cursor = page.cursor;
+        }
+    }
+
+    async fn fill_deletions(
+        &self,
+        transaction: &mut WriteTransaction,
+        partition: Partition,
+    ) -> Result<(), RecordError> {
+        let mut rank = 0;
+        loop {
+            let ids = self.store().deleted_in(partition, rank, PAGE).await?;
+            // One that was just confirmed may be in both lists.
+            let ids: BTreeSet<_> = ids.into_iter().collect();
+            let ids: Vec<_> = ids.into_iter().collect();
+            if ids.is_empty() {
+                return Ok(());
+            }
+            let stored = self.store().stored(&ids).await?;
+            write(transaction, &ids, stored, &BTreeSet::new()).await?;
+            rank += PAGE;
+        }
+    }
+}
+
+/// Writes what Redis has of some ids. Of `deleted` ones it may have nothing any more.
+async fn write(
+    transaction: &mut WriteTransaction,
+    ids: &[UserId],
+    stored: Vec<Option<StoredState>>,
+    deleted: &BTreeSet<UserId>,
+) -> Result<(), sqlx::Error> {
+    let (mut accounts, mut deletions) = (Vec::new(), Vec::new());
+    for (&id, stored) in ids.iter().zip(stored) {
+        match stored {
+            Some(StoredState::Account(account)) => accounts.push((id, account)),
+            Some(StoredState::Deletion(deletion)) => deletions.push((id, deletion)),
+            None if deleted.contains(&id) => {
+                deletions.push((id, StoredDeletion { is_confirmed: true, ..Default::default() }));
+            }
+            None => {}
+        }
+    }
+    rows::upsert_deletions(transaction, &deletions).await?;
+    rows::upsert_accounts(transaction, &accounts).await?;
+    rows::delete_deleted(transaction, ids).await
+}
+
+/// Converts an error of the store.
+fn redis_failed(error: Error) -> RecordError {
+    RecordError::Redis(match error {
+        Error::Store(error) => error,
+        error => keyspace::Error::Malformed(error.into()),
+    })
+}

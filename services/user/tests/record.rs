@@ -1,0 +1,742 @@
+//! The record in SQL has what Redis has: changes and what was there before, also after the database
+//! was away. What Redis has lost comes back from there, and nothing that has ended.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
+mod support;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, SystemTime},
+};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use microblog_chassis::status::reason_of;
+use microblog_domain::{Partition, UserId};
+use microblog_proto::{common::ErrorReason as Reason, user as pb};
+use microblog_record::{Recorder, Source};
+use microblog_testkit::{
+    Store as Redis, Topology, eventually,
+    redis::{self, aio::MultiplexedConnection, cmd},
+};
+use microblog_user::{
+    AccountTables, Accounts, Email, Error, Hash, IdentifierKind, JournalEntry, Name, ProfileField,
+    Store, Token, import::ImportEntry,
+};
+use proptest::{
+    collection::vec,
+    prelude::*,
+    test_runner::{Config as ProptestConfig, TestRunner},
+};
+use sqlx::{Row as _, any::AnyRow};
+use support::{
+    PASSWORD, PATIENCE, System, assert_rejected, assert_valid, authenticate,
+    database::{Database, admin_of, recorder, stored},
+    draft, login, register,
+};
+use tonic::Code;
+
+/// Returns the deleted accounts: whether they are confirmed, and the names that are held.
+async fn deletions(database: &Database) -> BTreeMap<u64, (bool, String)> {
+    let text = "SELECT account, confirmed, draft, held_until FROM deleted_accounts";
+    let row = |row: &AnyRow| {
+        let card = BASE64.decode(row.get::<String, _>(2)).unwrap();
+        let is_held = row.get::<i64, _>(3) > 0;
+        let name =
+            if is_held { String::from_utf8(card[2..].to_vec()).unwrap() } else { String::new() };
+        (row.get::<i64, _>(0) as u64, (row.get::<i64, _>(1) == 1, name))
+    };
+    database.query(text.to_owned()).await.iter().map(row).collect()
+}
+/// Starts the service, and waits until all journals are open.
+async fn start(topology: Topology, database: &Database, flags: &[&str]) -> System {
+    let flag = database.flag();
+    let flags = [flags, &[&*flag]].concat();
+    let system = System::start_with(topology, &flags).await;
+    eventually("the database is filled", PATIENCE, async || {
+        let count = "SELECT COUNT(*) FROM journal_positions".to_owned();
+        let rows = database.query(count).await;
+        rows.first().is_some_and(|row| row.get::<i64, _>(0) == i64::from(Partition::COUNT))
+    })
+    .await;
+    system
+}
+
+async fn databases() -> [Database; 2] {
+    [Database::sqlite(), Database::postgres().await]
+}
+
+async fn update(system: &System, user_id: u64, bio: &str) {
+    let changes = pb::ProfileChanges { bio: Some(bio.to_owned()), ..Default::default() };
+    let request = pb::UpdateProfileRequest { user_id, changes: Some(changes) };
+    system.client.clone().update_profile(request).await.unwrap();
+}
+
+const NEW_PASSWORD: &str = "battery staple";
+
+async fn change_password(system: &System, user_id: u64) {
+    let change = pb::ChangePasswordRequest {
+        user_id,
+        current_password: PASSWORD.to_owned(),
+        new_password: NEW_PASSWORD.to_owned(),
+    };
+    system.client.clone().change_password(change).await.unwrap();
+}
+
+async fn logout(system: &System, token: &str) {
+    let request = pb::LogoutRequest { token: token.to_owned() };
+    system.client.clone().logout(request).await.unwrap();
+}
+
+async fn delete(system: &System, user_id: u64) {
+    let request = pb::DeleteUserRequest { user_id, password: PASSWORD.to_owned() };
+    system.client.clone().delete_user(request).await.unwrap();
+}
+
+async fn confirm(system: &System, user_id: u64) {
+    let request = pb::ConfirmDeletionRequest { user_id };
+    system.client.clone().confirm_deletion(request).await.unwrap();
+}
+
+async fn is_free(system: &System, name: &str) -> bool {
+    let request = pb::CheckAvailabilityRequest { name: name.to_owned() };
+    let answer = system.client.clone().check_availability(request).await.unwrap();
+    answer.into_inner().name_available.unwrap()
+}
+
+async fn import(system: &System, names: impl Iterator<Item = String>) -> Vec<u64> {
+    let request = pb::ImportUsersRequest {
+        names: names.collect(),
+        email_domain: "example.org".to_owned(),
+        ..Default::default()
+    };
+    let answer = system.client.clone().import_users(request).await.unwrap().into_inner();
+    answer.user_ids
+}
+
+/// Returns all entries of the journals of a single server.
+async fn journal_entries(redis: &Redis) -> Vec<String> {
+    let mut entries = Vec::new();
+    for partition in Partition::all() {
+        let key = format!("user:{{{partition}}}:journal");
+        let mut admin = admin_of(redis, &key).await;
+        let read = cmd("XRANGE").arg(&key).arg("-").arg("+").take();
+        let found: Vec<(String, [String; 2])> = read.query_async(&mut admin).await.unwrap();
+        entries.extend(found.into_iter().map(|(_, [_, text])| text));
+    }
+    entries
+}
+
+#[tokio::test]
+async fn changes_reach_the_database() {
+    for (database, topology) in
+        databases().await.into_iter().zip([Topology::Single, Topology::Cluster])
+    {
+        let system = start(topology, &database, &[]).await;
+        let mut ids = Vec::new();
+        for name in ["ann", "Bob", "carl", "dora"] {
+            ids.push(register(&system.client, name).await.id);
+        }
+        let [ann, bob, carl, dora] = ids[..] else { panic!("four accounts") };
+        database.has(&system.redis, &ids).await;
+        update(&system, ann, "one\ntwo").await;
+        change_password(&system, dora).await;
+        delete(&system, bob).await;
+        confirm(&system, bob).await;
+        delete(&system, carl).await;
+        database.has(&system.redis, &[ann, dora]).await;
+        let expected = [(bob, (true, "Bob".to_owned())), (carl, (false, "carl".to_owned()))];
+        assert_eq!(deletions(&database).await, expected.into());
+        confirm(&system, carl).await;
+        eventually("the confirmation is recorded", PATIENCE, async || {
+            deletions(&database).await[&carl].0
+        })
+        .await;
+        let addresses = database.query("SELECT email FROM deleted_accounts".to_owned()).await;
+        assert!(addresses.iter().all(|row| row.get::<String, _>(0).is_empty()));
+    }
+}
+
+#[tokio::test]
+async fn journals_have_neither_texts_nor_secrets() {
+    let database = Database::sqlite();
+    let system = start(Topology::Single, &database, &[]).await;
+    let ann = register(&system.client, "ann").await.id;
+    database.has(&system.redis, &[ann]).await;
+    update(&system, ann, "secret").await;
+    let token = login(&system.client, "ann", PASSWORD).await.unwrap();
+    logout(&system, &token).await;
+    // Nothing ends.
+    logout(&system, &token).await;
+    let bob = register(&system.client, "bob").await.id;
+    delete(&system, bob).await;
+    confirm(&system, bob).await;
+    confirm(&system, bob).await;
+    let entries = journal_entries(&system.redis).await;
+    let mut kinds = BTreeMap::<&str, usize>::new();
+    for entry in &entries {
+        let parsed = JournalEntry::parse(entry).expect(entry);
+        if parsed != JournalEntry::Journal {
+            *kinds.entry(entry.split(' ').next().unwrap()).or_default() += 1;
+        }
+    }
+    let expected = [
+        ("claim", 4),
+        ("register", 2),
+        ("update", 1),
+        ("logout", 1),
+        ("delete", 1),
+        ("deleted", 1),
+        ("release", 2),
+    ];
+    assert_eq!(kinds, expected.into());
+}
+
+#[tokio::test]
+async fn a_new_database_is_filled_with_what_there_is() {
+    for database in databases().await {
+        let system = System::start(Topology::Single).await;
+        let mut ids = import(&system, (0..500).map(|i| format!("user{i}"))).await;
+        let [bob, carl] =
+            [register(&system.client, "bob").await.id, register(&system.client, "carl").await.id];
+        ids.push(register(&system.client, "ann").await.id);
+        update(&system, ids[0], "changed").await;
+        delete(&system, bob).await;
+        confirm(&system, bob).await;
+        delete(&system, carl).await;
+        system.another(&[&database.flag()]).await;
+        database.has(&system.redis, &ids).await;
+        let expected = [(bob, (true, "bob".to_owned())), (carl, (false, "carl".to_owned()))];
+        assert_eq!(deletions(&database).await, expected.into());
+        ids.push(register(&system.client, "dora").await.id);
+        database.has(&system.redis, &ids).await;
+    }
+}
+
+#[tokio::test]
+async fn changes_wait_while_the_database_is_away() {
+    let database = Database::postgres().await;
+    let system = start(Topology::Single, &database, &[]).await;
+    let mut ids = vec![register(&system.client, "ann").await.id];
+    database.has(&system.redis, &ids).await;
+    let Database::Postgres(server) = &database else { unreachable!() };
+    server.kill();
+    update(&system, ids[0], "changed").await;
+    ids.push(register(&system.client, "bob").await.id);
+    let carl = register(&system.client, "carl").await.id;
+    delete(&system, carl).await;
+    confirm(&system, carl).await;
+    server.restart().await;
+    database.has(&system.redis, &ids).await;
+    assert_eq!(deletions(&database).await, [(carl, (true, "carl".to_owned()))].into());
+}
+
+/// Restores Redis by the RPC, and returns how many partitions that changed, once the service serves
+/// again.
+async fn restore(system: &System) -> usize {
+    let mut client = system.client.clone();
+    let request = pb::RestoreRequest::default();
+    let mut partitions = client.restore(request).await.unwrap().into_inner();
+    let mut changed = 0;
+    while let Some(restored) = partitions.message().await.unwrap() {
+        changed += usize::from(restored.partition.unwrap().restored);
+    }
+    eventually("the service serves", PATIENCE, async || {
+        let user = client.get_user(pb::GetUserRequest { user_id: 1 }).await;
+        user.is_err_and(|status| reason_of(&status) == Some(Reason::UserNotFound))
+    })
+    .await;
+    changed
+}
+
+/// What Redis has: each key with its remaining time and its value.
+type Copy = Vec<(Vec<u8>, i64, Vec<u8>)>;
+
+fn partition_of(key: &[u8]) -> u16 {
+    let text = String::from_utf8_lossy(key);
+    text.split_once('{').unwrap().1.split_once('}').unwrap().0.parse().unwrap()
+}
+
+async fn keys(admin: &mut MultiplexedConnection) -> Vec<Vec<u8>> {
+    cmd("KEYS").arg("user:*").query_async(admin).await.unwrap()
+}
+
+async fn copy(redis: &Redis) -> Copy {
+    let mut admin = redis.nodes()[0].admin().await;
+    let mut copied = Copy::new();
+    for key in keys(&mut admin).await {
+        let (ttl, value): (i64, Option<Vec<u8>>) =
+            redis::pipe().pttl(&key).cmd("DUMP").arg(&key).query_async(&mut admin).await.unwrap();
+        // It may have expired in between.
+        copied.extend(value.map(|value| (key, ttl.max(0), value)));
+    }
+    copied
+}
+
+/// Replaces what some partitions have by a copy.
+async fn roll_back(redis: &Redis, copy: &Copy, is_lost: impl Fn(u16) -> bool) {
+    let mut admin = redis.nodes()[0].admin().await;
+    let mut lose = redis::pipe();
+    lose.atomic();
+    for key in keys(&mut admin).await.iter().filter(|key| is_lost(partition_of(key))) {
+        lose.del(key).ignore();
+    }
+    for (key, ttl, value) in copy.iter().filter(|(key, ..)| is_lost(partition_of(key))) {
+        lose.cmd("RESTORE").arg(key).arg(ttl).arg(value).ignore();
+    }
+    let () = lose.query_async(&mut admin).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_empty_redis_is_restored() {
+    for (database, topology) in
+        databases().await.into_iter().zip([Topology::Cluster, Topology::Single])
+    {
+        let system = start(topology, &database, &[]).await;
+        let mut ids = Vec::new();
+        for name in ["ann", "bob", "carl", "dora"] {
+            ids.push(register(&system.client, name).await.id);
+        }
+        let [ann, bob, carl, dora] = ids[..] else { panic!("four accounts") };
+        update(&system, ann, "one\ntwo").await;
+        change_password(&system, dora).await;
+        let token = login(&system.client, "ann", PASSWORD).await.unwrap();
+        delete(&system, bob).await;
+        confirm(&system, bob).await;
+        delete(&system, carl).await;
+        let last = register(&system.client, "last").await.id;
+        let ids = [ann, dora, last];
+        database.has(&system.redis, &ids).await;
+        eventually("deletions are recorded", PATIENCE, async || {
+            deletions(&database).await.len() == 2
+        })
+        .await;
+        let before = stored(&system.redis, &ids).await;
+        for node in system.redis.nodes() {
+            cmd("FLUSHALL").exec_async(&mut node.admin().await).await.unwrap();
+        }
+        let rejected = system.client.clone().register(support::registration("last")).await;
+        assert_eq!(rejected.unwrap_err().code(), Code::Unavailable);
+        assert!(restore(&system).await > 0);
+        assert_valid(&system.client, 3).await;
+        assert_eq!(stored(&system.redis, &ids).await, before);
+        login(&system.client, "ann", PASSWORD).await.unwrap();
+        login(&system.client, "dora", NEW_PASSWORD).await.unwrap();
+        assert_rejected(login(&system.client, "dora", PASSWORD).await, Reason::BadCredentials);
+        assert_rejected(authenticate(&system.client, &token).await, Reason::TokenInvalid);
+        for name in ["bob", "carl"] {
+            assert!(!is_free(&system, name).await, "{name} is held");
+            assert_rejected(login(&system.client, name, PASSWORD).await, Reason::BadCredentials);
+        }
+        let deletions = pb::ListDeletionsRequest { page_size: 10 };
+        let deletions = system.client.clone().list_deletions(deletions).await.unwrap();
+        assert_eq!(deletions.into_inner().user_ids, [carl]);
+        confirm(&system, carl).await;
+        assert!(!is_free(&system, "carl").await);
+        // Recording goes on.
+        let new = register(&system.client, "eve").await.id;
+        database.has(&system.redis, &[ann, dora, last, new]).await;
+        assert_eq!(restore(&system).await, 0, "nothing is left to recover");
+    }
+}
+
+#[tokio::test]
+async fn a_lost_partition_is_restored_and_its_names_are_not_given_away() {
+    for database in databases().await {
+        let system = start(Topology::Single, &database, &["--write-budget-ms=1000"]).await;
+        let ids = import(&system, (0..50).map(|i| format!("user{i}"))).await;
+        let ann = register(&system.client, "ann").await.id;
+        let ids: Vec<u64> = ids.into_iter().chain([ann]).collect();
+        database.has(&system.redis, &ids).await;
+        let before = stored(&system.redis, &ids).await;
+        let lost = Partition::of_id(ann).number();
+        // Another process, which does nothing, has the lease on the recovery.
+        let lease = format!("user:{{{lost}}}:journal:lease");
+        let mut admin = system.redis.nodes()[0].admin().await;
+        let hold = cmd("SET").arg(&lease).arg("other").arg("PX").arg(600_000).take();
+        let () = hold.query_async(&mut admin).await.unwrap();
+        let mut nothing = copy(&system.redis).await;
+        nothing.retain(|(key, ..)| *key == lease.as_bytes());
+        roll_back(&system.redis, &nothing, |partition| partition == lost).await;
+        // Another account must not take the name of a profile that is only lost.
+        let request = support::registration("ann");
+        let taken = system.client.clone().register(request).await;
+        assert_rejected(taken, Reason::Recovering);
+        let () = cmd("DEL").arg(&lease).query_async(&mut admin).await.unwrap();
+        assert_valid(&system.client, ids.len() as u64).await;
+        assert_eq!(stored(&system.redis, &ids).await, before);
+        login(&system.client, "ann", PASSWORD).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_older_copy_of_redis_is_recovered() {
+    for database in databases().await {
+        let system = start(Topology::Single, &database, &[]).await;
+        let mut ids = Vec::new();
+        for name in ["ann", "bob", "carl", "dora", "eve"] {
+            ids.push(register(&system.client, name).await.id);
+        }
+        let [ann, bob, carl, dora, eve] = ids[..] else { panic!("five accounts") };
+        let [mut revoked, mut other] = [String::new(), String::new()];
+        for token in [&mut revoked, &mut other] {
+            *token = login(&system.client, "ann", PASSWORD).await.unwrap();
+        }
+        let changed = login(&system.client, "dora", PASSWORD).await.unwrap();
+        let kept = login(&system.client, "eve", PASSWORD).await.unwrap();
+        database.has(&system.redis, &ids).await;
+        // A registration that completes after the copy.
+        let (store, accounts) = support::accounts(&system.redis).await;
+        let begun = store.create(&[draft("fred")]).await.unwrap();
+        for kind in [IdentifierKind::Name, IdentifierKind::Email] {
+            store.claim(kind, &begun).await.unwrap();
+        }
+        let older = copy(&system.redis).await;
+        let fred = begun[0].id;
+        assert_eq!(store.activate(&[fred]).await.unwrap(), [true]);
+        update(&system, ann, "new").await;
+        logout(&system, &revoked).await;
+        change_password(&system, dora).await;
+        delete(&system, bob).await;
+        confirm(&system, bob).await;
+        delete(&system, carl).await;
+        let ids = [ann, dora, eve, fred.get()];
+        database.has(&system.redis, &ids).await;
+        eventually("the deletions are recorded", PATIENCE, async || {
+            deletions(&database).await.contains_key(&carl)
+        })
+        .await;
+        let before = stored(&system.redis, &ids).await;
+        roll_back(&system.redis, &older, |_| true).await;
+        restore(&system).await;
+        assert_eq!(stored(&system.redis, &ids).await, before);
+        assert_valid(&system.client, 4).await;
+        for token in [&revoked, &other, &changed] {
+            assert_rejected(authenticate(&system.client, token).await, Reason::TokenInvalid);
+        }
+        assert_eq!(authenticate(&system.client, &kept).await.unwrap(), eve, "nothing ended");
+        login(&system.client, "dora", NEW_PASSWORD).await.unwrap();
+        for name in ["bob", "carl"] {
+            assert!(!is_free(&system, name).await, "{name} is held");
+        }
+        // Redis had bob: all services delete it again.
+        let mut deletions = accounts.deletions(10).await.unwrap();
+        deletions.sort_unstable();
+        assert_eq!(deletions.iter().map(|id| id.get()).collect::<Vec<_>>(), [bob, carl]);
+        confirm(&system, bob).await;
+        assert!(!is_free(&system, "bob").await, "the hold goes on");
+    }
+}
+
+#[tokio::test]
+async fn a_name_goes_to_its_last_owner() {
+    let (redis, database) = (Redis::start(Topology::Single).await, Database::sqlite());
+    let mut world = World::new(&redis, &database, Duration::ZERO).await;
+    world.register(0).await;
+    let older = copy(&redis).await;
+    world.take(Step::Delete(0)).await;
+    world.register(0).await;
+    world.take(Step::Record).await;
+    let expected = world.view().await;
+    roll_back(&redis, &older, |_| true).await;
+    // While the partition of the first account has the copy yet.
+    let partition = name(0).partition();
+    let restored = world.recorder.restore(partition, Source::Database, false).await.unwrap();
+    assert!(restored.is_changed);
+    world.recover().await;
+    assert_eq!(world.view().await, expected);
+    world.assert_valid(1).await;
+}
+
+#[tokio::test]
+async fn a_database_from_an_older_copy_is_written_anew() {
+    for database in databases().await {
+        let system = start(Topology::Single, &database, &[]).await;
+        let ann = register(&system.client, "ann").await.id;
+        database.has(&system.redis, &[ann]).await;
+        let partition = Partition::of_id(ann);
+        for text in [
+            format!(
+                "UPDATE accounts SET password = 'old', password_version = 9 WHERE account = {ann}"
+            ),
+            format!(
+                "UPDATE journal_positions SET version = 1, entry = 'x' WHERE partition = {partition}"
+            ),
+        ] {
+            database.query(text).await;
+        }
+        let key = format!("user:{{{partition}}}:journal");
+        let mut admin = admin_of(&system.redis, &key).await;
+        let trim = cmd("XTRIM").arg(&key).arg("MAXLEN").arg(1).take();
+        let () = trim.query_async(&mut admin).await.unwrap();
+        database.has(&system.redis, &[ann]).await;
+        login(&system.client, "ann", PASSWORD).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn ids_are_not_issued_again() {
+    let database = Database::sqlite();
+    let system = start(Topology::Single, &database, &[]).await;
+    // As if ids had been issued four minutes from now.
+    let later = SystemTime::now() + Duration::from_secs(4 * 60);
+    let mut admin = system.redis.nodes()[0].admin().await;
+    let mut set = redis::pipe();
+    for partition in Partition::all() {
+        let tick = microblog_domain::Stamp::first_at(later, partition).get() >> 12 << 2;
+        set.set(format!("user:{{{partition}}}:clock"), tick).ignore();
+    }
+    let () = set.query_async(&mut admin).await.unwrap();
+    let mut ids = Vec::new();
+    for batch in 0..3 {
+        ids.extend(import(&system, (0..500).map(|i| format!("user{batch}_{i}"))).await);
+    }
+    database.has(&system.redis, &ids).await;
+    cmd("FLUSHALL").exec_async(&mut admin).await.unwrap();
+    restore(&system).await;
+    let mut newest = BTreeMap::new();
+    for &id in &ids {
+        let newest = newest.entry(Partition::of_id(id)).or_default();
+        *newest = id.max(*newest);
+    }
+    for id in import(&system, (0..500).map(|i| format!("new{i}"))).await {
+        assert!(newest.get(&Partition::of_id(id)).is_none_or(|&newest| id > newest), "{id}");
+    }
+}
+
+/// A change of the accounts, by a number that selects one.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Register(u8),
+    Update(u8),
+    ChangePassword(u8),
+    Login(u8),
+    Logout(u8),
+    Delete(u8),
+    Confirm(u8),
+    Record,
+}
+
+const NAMES: u8 = 6;
+
+fn step() -> impl Strategy<Value = Step> {
+    let which = 0..NAMES;
+    prop_oneof![
+        4 => which.clone().prop_map(Step::Register),
+        2 => which.clone().prop_map(Step::Update),
+        1 => which.clone().prop_map(Step::ChangePassword),
+        2 => which.clone().prop_map(Step::Login),
+        1 => which.clone().prop_map(Step::Logout),
+        2 => which.clone().prop_map(Step::Delete),
+        1 => which.prop_map(Step::Confirm),
+        1 => Just(Step::Record),
+    ]
+}
+
+/// What callers can see: the accounts, the sessions, and the names that are free.
+#[derive(Debug, PartialEq)]
+struct View {
+    accounts: BTreeMap<u64, String>,
+    sessions: BTreeSet<String>,
+    free: Vec<u8>,
+}
+
+struct World {
+    accounts: Accounts,
+    store: Store,
+    recorder: Recorder<AccountTables>,
+    hold: Duration,
+    made: BTreeSet<UserId>,
+    deleted: Vec<UserId>,
+    tokens: Vec<(UserId, String)>,
+    // Accounts of which a session has ended.
+    ended: BTreeSet<UserId>,
+    count: usize,
+}
+
+fn name(which: u8) -> Name {
+    Name::parse("name", &format!("name{which}")).unwrap()
+}
+
+impl World {
+    async fn new(redis: &Redis, database: &Database, hold: Duration) -> Self {
+        let (accounts, store, recorder) = recorder(redis, database, hold).await;
+        recorder.run().await.unwrap();
+        Self {
+            accounts,
+            store,
+            recorder,
+            hold,
+            made: BTreeSet::new(),
+            deleted: Vec::new(),
+            tokens: Vec::new(),
+            ended: BTreeSet::new(),
+            count: 0,
+        }
+    }
+
+    async fn take(&mut self, step: Step) {
+        self.count += 1;
+        let owner = match step {
+            Step::Register(which) => return self.register(which).await,
+            Step::Record => return self.recorder.run().await.unwrap(),
+            Step::Confirm(which) => {
+                if let Some(&id) = self.deleted.get(usize::from(which)) {
+                    self.accounts.confirm_deletion(id).await.unwrap();
+                }
+                return;
+            }
+            Step::Update(which)
+            | Step::ChangePassword(which)
+            | Step::Login(which)
+            | Step::Logout(which)
+            | Step::Delete(which) => self.accounts.get_by_name(&name(which)).await,
+        };
+        let Ok(owner) = owner else { return };
+        let (id, record) = (owner.id, self.accounts.get_own(owner.id).await.unwrap());
+        match step {
+            Step::Update(_) => {
+                let changes = [(ProfileField::Bio, format!("bio {}", self.count))];
+                self.store.update(id, &changes).await.unwrap();
+            }
+            Step::ChangePassword(_) => {
+                let new = Hash::stored(format!("hash {}", self.count));
+                self.store.change_password(id, &record.password, &new).await.unwrap();
+                self.ended.insert(id);
+            }
+            Step::Login(_) => {
+                let token = Token::issue(id).unwrap();
+                let email = Email::parse("email", &record.email).unwrap();
+                let end = SystemTime::now() + Duration::from_secs(3_600);
+                let open =
+                    self.store.open_session(id, &email, &record.password, token.fingerprint(), end);
+                assert!(open.await.unwrap());
+                self.tokens.push((id, token.reveal()));
+            }
+            Step::Logout(_) => {
+                if let Some((_, token)) = self.tokens.iter().find(|(of, _)| *of == id) {
+                    self.accounts.logout(token).await.unwrap();
+                    self.ended.insert(id);
+                }
+            }
+            Step::Delete(_) => {
+                self.store.delete(id, &record.password, self.hold).await.unwrap();
+                self.deleted.insert(0, id);
+            }
+            Step::Register(_) | Step::Confirm(_) | Step::Record => unreachable!(),
+        }
+    }
+
+    async fn register(&mut self, which: u8) {
+        let email = Email::parse("email", &format!("address{which}@example.org")).unwrap();
+        let entries = vec![ImportEntry { name: name(which), email }];
+        let imported = self.accounts.import(entries, None).await.unwrap();
+        self.made.extend(imported.ids.into_iter().flatten());
+    }
+
+    async fn view(&self) -> View {
+        let (mut accounts, mut sessions, mut free) = Default::default();
+        for &id in &self.made {
+            match self.accounts.get_own(id).await {
+                Ok(record) => {
+                    let password = record.password.as_str();
+                    let text = format!("{:?} {} {password}", record.user, record.email);
+                    BTreeMap::insert(&mut accounts, id.get(), text);
+                }
+                Err(Error::UserNotFound) => {}
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+        for (_, token) in &self.tokens {
+            if self.accounts.authenticate(token).await.is_ok() {
+                BTreeSet::insert(&mut sessions, token.clone());
+            }
+        }
+        for which in 0..NAMES {
+            if self.accounts.is_free(&name(which)).await.unwrap() {
+                Vec::push(&mut free, which);
+            }
+        }
+        View { accounts, sessions, free }
+    }
+
+    /// Recovers the partitions of which Redis lacks changes.
+    async fn recover(&self) {
+        self.recorder.run().await.unwrap();
+        self.recorder.recover_lost().await.unwrap();
+        self.recorder.run().await.unwrap();
+    }
+
+    async fn assert_valid(&self, accounts: usize) {
+        let mut checked = 0;
+        for partition in Partition::all() {
+            let report = self.accounts.verify(partition).await.unwrap();
+            assert!(report.violations.is_empty(), "{:?}", report.violations);
+            checked += report.checked;
+        }
+        assert_eq!(checked, accounts as u64);
+    }
+}
+
+/// Takes steps, copies Redis, takes further steps, puts the copy back in some partitions, and
+/// recovers.
+async fn assert_recovered(
+    redis: &Redis,
+    is_held: bool,
+    before: Vec<Step>,
+    after: Vec<Step>,
+    lost: [bool; 4],
+) {
+    let mut admin = redis.nodes()[0].admin().await;
+    cmd("FLUSHALL").exec_async(&mut admin).await.unwrap();
+    let database = Database::sqlite();
+    let hold = if is_held { Duration::from_secs(3_600) } else { Duration::ZERO };
+    let mut world = World::new(redis, &database, hold).await;
+    for step in before {
+        world.take(step).await;
+    }
+    let older = copy(redis).await;
+    let (sessions, ()) = (world.view().await.sessions, world.ended.clear());
+    for step in after {
+        world.take(step).await;
+    }
+    world.recorder.run().await.unwrap();
+    let expected = world.view().await;
+    let is_lost = |partition: u16| lost[usize::from(partition % 4)];
+    roll_back(redis, &older, is_lost).await;
+    world.recover().await;
+    let View { accounts, sessions: alive, free } = world.view().await;
+    assert_eq!((&accounts, &free), (&expected.accounts, &expected.free));
+    assert!(alive.is_subset(&expected.sessions), "an ended session lives");
+    for (of, token) in &world.tokens {
+        let is_untouched = !world.ended.contains(of) && accounts.contains_key(&of.get());
+        let is_alive = alive.contains(token);
+        assert!(is_alive || !is_untouched || !sessions.contains(token), "a session is lost");
+    }
+    world.assert_valid(accounts.len()).await;
+    // Each free name has one new account.
+    let made = world.made.clone();
+    for &which in &free {
+        world.register(which).await;
+    }
+    assert_eq!(world.made.len(), made.len() + free.len(), "an id is issued again");
+    world.assert_valid(accounts.len() + free.len()).await;
+    world.recorder.run().await.unwrap();
+    let ids: Vec<u64> = world.view().await.accounts.into_keys().collect();
+    assert_eq!(database.accounts().await, stored(redis, &ids).await);
+}
+
+#[test]
+fn any_changes_survive_the_loss_of_any_partitions() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let redis = runtime.block_on(Redis::start(Topology::Single));
+    let steps = || vec(step(), 0..30);
+    let lost = any::<[bool; 4]>();
+    let mut runner = TestRunner::new(ProptestConfig { cases: 12, ..ProptestConfig::default() });
+    let case = (any::<bool>(), steps(), steps(), lost);
+    let done = runner.run(&case, |(is_held, before, after, lost)| {
+        runtime.block_on(assert_recovered(&redis, is_held, before, after, lost));
+        Ok(())
+    });
+    done.unwrap();
+}

@@ -441,8 +441,8 @@ async fn a_name_goes_to_its_last_owner() {
     roll_back(&redis, &older, |_| true).await;
     // While the partition of the first account has the copy yet.
     let partition = name(0).partition();
-    let restored = world.recorder.restore(partition, Source::Database, false).await.unwrap();
-    assert!(restored.is_changed);
+    let begun = world.recorder.begin_restore(Source::Database, false).await.unwrap();
+    assert!(world.recorder.restore(&begun, partition).await.unwrap());
     world.recover().await;
     assert_eq!(world.view().await, expected);
     world.assert_valid(1).await;
@@ -470,7 +470,11 @@ async fn a_database_from_an_older_copy_is_written_anew() {
         let trim = cmd("XTRIM").arg(&key).arg("MAXLEN").arg(1).take();
         let () = trim.query_async(&mut admin).await.unwrap();
         database.has(&system.redis, &[ann]).await;
-        login(&system.client, "ann", PASSWORD).await.unwrap();
+        // The rows are there before the recovery ends.
+        eventually("the partition is recovered", PATIENCE, async || {
+            login(&system.client, "ann", PASSWORD).await.is_ok()
+        })
+        .await;
     }
 }
 

@@ -479,6 +479,32 @@ async fn a_database_from_an_older_copy_is_written_anew() {
 }
 
 #[tokio::test]
+async fn recorded_accounts_are_in_the_database_when_they_are_acknowledged() {
+    let database = Database::postgres().await;
+    let system = start(Topology::Single, &database, &["--durability=recorded"]).await;
+    let ann = register(&system.client, "ann").await.id;
+    assert_eq!(database.accounts().await, stored(&system.redis, &[ann]).await);
+    update(&system, ann, "about me").await;
+    assert_eq!(database.accounts().await, stored(&system.redis, &[ann]).await);
+    delete(&system, ann).await;
+    assert_eq!(database.accounts().await.len(), 0);
+
+    let Database::Postgres(server) = &database else { unreachable!() };
+    let bob = register(&system.client, "bob").await.id;
+    server.kill();
+    let changes = pb::ProfileChanges { bio: Some("lost".to_owned()), ..Default::default() };
+    let request = pb::UpdateProfileRequest { user_id: bob, changes: Some(changes) };
+    let rejected = system.client.clone().update_profile(request.clone()).await;
+    assert_rejected(rejected, Reason::NotRecorded);
+    server.restart().await;
+    eventually("the database is back", PATIENCE, async || {
+        system.client.clone().update_profile(request.clone()).await.is_ok()
+    })
+    .await;
+    assert_eq!(database.accounts().await, stored(&system.redis, &[bob]).await);
+}
+
+#[tokio::test]
 async fn ids_are_not_issued_again() {
     let database = Database::sqlite();
     let system = start(Topology::Single, &database, &[]).await;

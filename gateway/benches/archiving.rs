@@ -16,6 +16,7 @@ use std::{
 
 use clap::Parser as _;
 use microblog_chassis::{Peer, Service, Worker, serve};
+use microblog_domain::Partition;
 use microblog_gateway::Peers;
 use microblog_proto::{
     gateway::{LoginRequest, PublishRequest, gateway_service_client::GatewayServiceClient},
@@ -141,7 +142,7 @@ impl Measured {
 struct System {
     gateway: GatewayServiceClient<Channel>,
     tokens: Vec<String>,
-    store: microblog_post::Store,
+    tiered: microblog_post::TieredStore,
     redis: RedisServer,
 }
 
@@ -156,6 +157,8 @@ impl System {
         let flags: Vec<String> = flags.map(|&flag| flag.to_owned()).collect();
         let config = post_config(&urls[2], &flags);
         let store = microblog_post::Store::open(&config).unwrap();
+        let archive = microblog_post::Archive::open(&config.database).unwrap();
+        let tiered = microblog_post::TieredStore::new(store, archive, Duration::ZERO);
         thread::spawn(move || {
             let serving = Builder::new_current_thread().enable_all().build().unwrap();
             serving.block_on(run(urls, config, listeners));
@@ -164,7 +167,7 @@ impl System {
         let tokens = runtime.block_on(members(&user, &gateway));
         let channel = Channel::from_shared(gateway).unwrap().tcp_nodelay(true);
         let gateway = runtime.block_on(async { GatewayServiceClient::new(channel.connect_lazy()) });
-        Self { gateway, tokens, store, redis }
+        Self { gateway, tokens, tiered, redis }
     }
 
     /// Publishes at maximum rate; returns the number of posts.
@@ -191,15 +194,23 @@ impl System {
         f64::from(calls)
     }
 
-    /// Waits until everything is archived. Returns the backlog at the start, and the duration in
+    /// Waits until everything is recorded. Returns the backlog at the start, and the duration in
     /// seconds.
     async fn drained(&self) -> (u64, f64) {
         let began = Instant::now();
-        let waiting = self.store.archive_outbox_length().await.unwrap();
-        while self.store.archive_outbox_length().await.unwrap() > 0 {
+        let waiting = self.unrecorded().await;
+        while self.unrecorded().await > 0 {
             sleep(Duration::from_millis(100)).await;
         }
         (waiting, began.elapsed().as_secs_f64())
+    }
+
+    async fn unrecorded(&self) -> u64 {
+        let mut count = 0;
+        for partition in Partition::all() {
+            count += self.tiered.unrecorded(partition).await.unwrap();
+        }
+        count
     }
 }
 

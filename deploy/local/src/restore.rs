@@ -8,6 +8,7 @@ use clap::ValueEnum;
 use indicatif::HumanCount;
 use microblog_proto::{
     common::{RestoreSource, RestoredPartition},
+    post::{self, post_service_client::PostServiceClient},
     relation::{self, relation_service_client::RelationServiceClient},
     user::{self, user_service_client::UserServiceClient},
 };
@@ -16,7 +17,7 @@ use tonic::{Request, Status, Streaming};
 use crate::{
     keys::{Keys, SignedChannel},
     progress::Progress,
-    remote::{self, RELATION_URL, USER_URL},
+    remote::{self, POST_URL, RELATION_URL, USER_URL},
 };
 
 /// Restores lost data of Redis from the databases of the services.
@@ -37,7 +38,7 @@ pub(crate) struct Args {
     #[arg(long)]
     force: bool,
     /// The services to restore.
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "user,relation")]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "user,relation,post")]
     services: Vec<Name>,
     /// Prints a line for each partition.
     #[arg(long)]
@@ -48,6 +49,9 @@ pub(crate) struct Args {
     /// URL of the relation service.
     #[arg(long, value_name = "URL", default_value = RELATION_URL, env = "MICROBLOG_RELATION_URL")]
     relation_url: String,
+    /// URL of the post service.
+    #[arg(long, value_name = "URL", default_value = POST_URL, env = "MICROBLOG_POST_URL")]
+    post_url: String,
     #[command(flatten)]
     keys: Keys,
 }
@@ -66,6 +70,7 @@ enum Source {
 enum Name {
     User,
     Relation,
+    Post,
 }
 
 /// Runs the command.
@@ -92,6 +97,14 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
                 let partitions = client.restore(Request::new(request)).await.map_err(failed)?;
                 let partitions = partitions.into_inner();
                 show("relation", args.verbose, partitions, |response| response.partition).await?;
+            }
+            Name::Post => {
+                let channel = channel(&args.post_url, &args.keys)?;
+                let request = post::RestoreRequest { source, force };
+                let mut client = PostServiceClient::new(channel);
+                let partitions = client.restore(Request::new(request)).await;
+                let partitions = partitions.map_err(failed)?.into_inner();
+                show("post", args.verbose, partitions, |response| response.partition).await?;
             }
         }
     }

@@ -7,12 +7,15 @@
 
 mod support;
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use clap::Parser as _;
 use futures::{StreamExt as _, stream};
 use microblog_domain::{Partition, PostId, RequestId};
-use microblog_post::{Archive, Archiver, CommentContent, Config, Evictor, Store};
+use microblog_post::{Archive, CommentContent, Config, Evictor, Store, recorder};
 use microblog_testkit::RedisServer;
 use support::{author, english, info, publish, remove, used};
 use uuid::Uuid;
@@ -49,10 +52,10 @@ async fn measure() {
     let config = Config::parse_from(flags.into_iter().chain(limits).chain([stay.as_str()]));
     let store = Store::open(&config).unwrap();
     let archive = Archive::open(&config.database).unwrap().unwrap();
-    let mut archiver = Archiver::new(store.clone(), archive.clone());
+    let recorder = Arc::new(recorder(&store, &archive, &config.archive));
     let mut admin = server.admin().await;
     // Connections, functions and tables exist before the measurement.
-    archiver.drain_page().await.unwrap();
+    recorder.run().await.unwrap();
     let empty = used(&mut admin).await;
 
     for round in 0..POSTS_EACH {
@@ -63,11 +66,11 @@ async fn measure() {
         remove(&mut admin, "*request:*").await;
     }
     let began = Instant::now();
-    while archiver.drain_page().await.unwrap() {}
+    recorder.run().await.unwrap();
     let archived = began.elapsed();
     let before = used(&mut admin).await - empty;
     let began = Instant::now();
-    let evictor = Evictor::new(store.clone(), archive, &config.archive);
+    let evictor = Evictor::new(store.clone(), archive, recorder, &config.archive);
     let mut evicted = 0;
     for partition in Partition::all() {
         evicted += evictor.partition(partition).await.unwrap().evicted;

@@ -1,27 +1,19 @@
-//! The archive: the only part of the post service that accesses SQL. It has all posts of all time
-//! with their comments, and the snapshots of evicted posts. SQLite or PostgreSQL, by its URL, with
-//! the same statements and tables. Independent of Redis, and of when its callers write.
-//!
-//! All writes are idempotent and may arrive late: rows of posts and comments are inserted once and
-//! deleted once, and tombstones keep deleted ones from coming back.
+//! The archive: the reads of the record in SQL ([`record`](crate::record)), which has all posts of
+//! all time with their lists. SQLite or PostgreSQL, by its URL, with the same statements and tables.
+//! Independent of Redis.
 
-mod changes;
 mod config;
+mod deletions;
 mod posts;
+mod recovery;
 mod snapshots;
 
-use microblog_record::{Database, Error, Migration, OpenError, sql};
-use sqlx::{Any, AssertSqlSafe, Executor as _, Transaction};
+use microblog_domain::Partition;
+use microblog_record::{Database, Error, OpenError, Tables as _};
 
-pub use changes::Changes;
 pub use config::Config;
 
-/// The id of PostgreSQL's advisory lock for writers. Any number that other users of the database do
-/// not use.
-const WRITE_LOCK: i64 = 0x6d_6963_726f_626c;
-
-const MIGRATIONS: [Migration; 1] =
-    [(1, "archive", include_str!("archive/migrations/0001_archive.sql"))];
+use crate::record::PostTables;
 
 /// The archive.
 ///
@@ -31,38 +23,37 @@ pub struct Archive {
     database: Database,
 }
 
-/// A transaction of changes. There is one at a time. Dropping it rolls it back.
-pub struct WriteTransaction<'a> {
-    archive: &'a Archive,
-    transaction: Transaction<'static, Any>,
-}
-
 impl Archive {
     /// Opens the archive. Connects lazily: the database may be unavailable. Returns `None` if none
     /// is configured.
     pub fn open(config: &microblog_record::Config) -> Result<Option<Self>, OpenError> {
-        Ok(Database::open(config)?.map(|database| Self { database }))
+        Ok(Database::open(config)?.map(Self::new))
     }
 
-    /// Returns whether the archive is a file of this process (SQLite).
-    pub fn is_embedded(&self) -> bool {
-        self.database.is_embedded()
+    /// Returns the archive in a database.
+    pub(crate) fn new(database: Database) -> Self {
+        Self { database }
+    }
+
+    /// Returns the database.
+    pub(crate) fn database(&self) -> &Database {
+        &self.database
     }
 
     /// Creates or upgrades the tables ([`Database::migrate`]).
     pub async fn migrate(&self) -> Result<(), Error> {
-        self.database.migrate(&MIGRATIONS).await
+        self.database.migrate(PostTables::MIGRATIONS).await
     }
 
-    // Begins a write transaction, once the previous one has ended: two that lock the same rows in
-    // different orders would deadlock. Only one or two jobs write, so waiting is cheap.
-    async fn begin(&self) -> Result<Transaction<'static, Any>, sqlx::Error> {
-        let mut transaction = self.database.begin().await?;
-        // SQLite serializes writers itself.
-        if transaction.backend_name() != sql::SQLITE {
-            let turn = format!("SELECT 1 FROM pg_advisory_xact_lock({WRITE_LOCK})");
-            transaction.execute(AssertSqlSafe(turn)).await?;
-        }
-        Ok(transaction)
+    /// Returns the version of the newest recorded change of a partition; 0 if there is none.
+    pub(crate) async fn position(&self, partition: Partition) -> Result<u64, Error> {
+        let query = sqlx::query("SELECT version FROM journal_positions WHERE partition = $1")
+            .bind(i64::from(partition.number()));
+        self.database
+            .read("SELECT journal_positions", async move {
+                let row = query.fetch_optional(self.database.readers()).await?;
+                Ok(row.map(|row| microblog_record::sql::read(&row, 0)).transpose()?.unwrap_or(0))
+            })
+            .await
     }
 }

@@ -1,7 +1,10 @@
 //! Background jobs, which run in one worker of every replica. Some jobs run in one replica at a
 //! time, under a lease: two at once would only repeat work.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use futures::future::BoxFuture;
 use microblog_chassis::{PeriodicJob, run_on_dedicated_thread, run_periodically};
@@ -17,10 +20,10 @@ use crate::{
     evictor::Evictor,
     forget,
     posts::Posts,
+    record::{self, remove_tombstones},
     store::{Job, Store},
     sweeper::{PENDING_AFTER, Sweeper, UNDELIVERED_AFTER},
     tiered_store::TieredStore,
-    write_behind::Archiver,
 };
 
 /// The period of a job: each run reads 1,024 short lists in one batch.
@@ -38,8 +41,10 @@ const _: () = assert!(2 * PERIOD.as_millis() <= DELIVERED_WITHIN.as_millis());
 /// How often the clocks of the partitions are measured.
 const CLOCKS_PERIOD: Duration = Duration::from_secs(60);
 
-/// How long a job backs off after a failure. Longer than the archive's circuit breaker pauses,
-/// since a run reads long outboxes in vain.
+/// How often tombstones that are not needed any more are looked for.
+const TOMBSTONES_PERIOD: Duration = Duration::from_secs(60);
+
+/// How long a job backs off after a failure. Longer than the archive's circuit breaker pauses.
 const BACK_OFF: Duration = Duration::from_secs(5);
 
 /// The most partitions and authors that one run of the evictor visits; it finishes the partition in
@@ -76,19 +81,28 @@ pub(crate) fn jobs(
     ]
 }
 
-/// Returns the archiver and the evictor, which never end. They run on a dedicated thread, since
-/// many posts keep a processor busy, and calls must not wait for it.
+/// Returns the recorder and the evictor, which never end. They run on a dedicated thread, since
+/// many posts keep a processor busy, and calls must not wait for it. Recorders of several replicas
+/// may run at once: they share the work.
 pub(crate) fn archiving(
     store: Store,
     archive: Archive,
     config: &archive::Config,
 ) -> BoxFuture<'static, ()> {
-    let archiver = Archiver::new(store.clone(), archive.clone());
-    let evictor = Evictor::new(store.clone(), archive, config);
-    let (archiver_lease, evictor_lease) =
-        (Lease::new(store.clone(), Job::Archiving), Lease::new(store, Job::Evicting));
+    let recorder = Arc::new(record::recorder(&store, &archive, config));
+    let evictor = Evictor::new(store.clone(), archive.clone(), recorder.clone(), config);
+    let lease = Lease::new(store.clone(), Job::Evicting);
+    let recovering = recorder.clone();
+    let record = async move || recorder.run().await;
+    let recover = async move || recovering.recover_lost().await;
+    let remove = async move || remove_tombstones(&store, &archive).await;
     run_on_dedicated_thread("archiving", async move {
-        tokio::join!(archive_all(archiver, archiver_lease), evict_all(evictor, evictor_lease));
+        tokio::join!(
+            run_periodically("recording", PERIOD, record),
+            run_periodically("recovering", PERIOD, recover),
+            run_periodically("removing tombstones", TOMBSTONES_PERIOD, remove),
+            evict_all(evictor, lease),
+        );
     })
 }
 
@@ -97,18 +111,6 @@ async fn erase(eraser: Eraser, lease: Lease) {
     loop {
         job.tick().await;
         let done = lease.hold(eraser.run_once()).await;
-        record_and_back_off(&mut job, done).await;
-    }
-}
-
-async fn archive_all(mut archiver: Archiver, lease: Lease) {
-    let mut job = PeriodicJob::new("archiving", PERIOD);
-    loop {
-        job.tick().await;
-        let done = lease.hold(archiver.drain()).await;
-        if matches!(done, Ok(None)) {
-            archiver.reset_backlog();
-        }
         record_and_back_off(&mut job, done).await;
     }
 }
@@ -128,8 +130,10 @@ async fn evict_all(evictor: Evictor, lease: Lease) {
 async fn evict_some(evictor: &Evictor, next: &mut u16) -> Result<(), Error> {
     let mut authors = 0;
     for _ in 0..PARTITIONS_MAX {
-        authors += evictor.partition(Partition::new(*next)).await?.authors;
+        let partition = Partition::new(*next);
+        // A partition that fails must not keep the others in Redis.
         *next = (*next + 1) % Partition::COUNT;
+        authors += evictor.partition(partition).await?.authors;
         if *next == 0 {
             evictor.purge().await?;
         }

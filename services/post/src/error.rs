@@ -6,6 +6,7 @@ use microblog_chassis::status;
 use microblog_domain::{Invalid, TokenError};
 use microblog_keyspace as keyspace;
 use microblog_proto::common::ErrorReason;
+use microblog_record::RecordError;
 use tonic::{Code, Status};
 
 /// Why a call is rejected or fails.
@@ -47,6 +48,9 @@ pub enum Error {
     /// The archive failed.
     #[error("the archive failed")]
     Archive(#[from] microblog_record::Error),
+    /// Changes were not recorded.
+    #[error("recording failed")]
+    Record(#[source] RecordError),
     /// All attempts failed because the post moved between the tiers during each.
     #[error("the post moved between tiers during every attempt")]
     RetriesExhausted,
@@ -61,11 +65,22 @@ impl From<Invalid> for Error {
     }
 }
 
+impl From<RecordError> for Error {
+    fn from(error: RecordError) -> Self {
+        match error {
+            RecordError::Database(error) => Self::Archive(error),
+            RecordError::Redis(error) => Self::Store(error),
+            error => Self::Record(error),
+        }
+    }
+}
+
 impl Error {
     /// Returns whether an immediate retry is pointless: a dependency is unavailable or full.
     pub(crate) fn is_outage(&self) -> bool {
         match self {
             Self::Timeline(status) => status::is_service_unavailable(status),
+            Self::Store(keyspace::Error::Mismatched) => true,
             Self::Store(error) => error.is_unavailable() || error.is_full(),
             Self::Archive(error) => error.is_unavailable(),
             _ => false,
@@ -123,6 +138,8 @@ impl From<Error> for Status {
                 tracing::error!(error = &archive as &dyn std::error::Error, "the archive failed");
                 status::internal()
             }
+            // Only the evictor sees this error.
+            Error::Record(_) => status::internal(),
             Error::RetriesExhausted => status::store_unavailable(),
             // Calls do not fail when a delivery does: only the sweeper sees this error.
             Error::Timeline(status) => status,

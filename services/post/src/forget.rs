@@ -45,8 +45,8 @@ async fn forget(tiered: &TieredStore, posts: &Posts, user: UserId) -> Result<(),
     Ok(())
 }
 
-// Returns whether the archive has no posts of the account. It has those deleted here until the
-// archiver writes their tombstones.
+// Returns whether the archive has no posts of the account. It has those deleted here until their
+// deletion is recorded.
 async fn forget_archived(tiered: &TieredStore, posts: &Posts, user: UserId) -> Result<bool, Error> {
     let (archive, mut before) = (tiered.archive()?, None);
     loop {

@@ -8,8 +8,8 @@
 -- * Each comment of a post has a body, and there are no other bodies.
 -- * `pending` has each backlink update that a post in another partition may not have.
 -- * `outbox` has each post that may not have been delivered.
--- * If there is an archive, `archive_outbox` has each created or deleted post and comment that may
---   not be archived. Tombstones stay there until they are archived.
+-- * Each change of a post or its lists is in the journal, if there is one (see journal.lua).
+-- * `post_tombstones` has each deleted post that the archive may still have.
 -- * An evictable post has left its author's list for the archive. It is in `evictable` while it is
 --   in Redis, and is not above `watermark`. The list then ends with the archive marker, the member
 --   0. Its score counts the author's unlisted posts.
@@ -54,15 +54,8 @@ local function add_unlisted(posts, change)
   end
 end
 
--- Adds an entry to the archive outbox, if it is enabled (see functions/archive.lua).
-local function enqueue(archive_outbox, stamp, what)
-  if redis.call('EXISTS', archive_outbox) == 1 then
-    redis.call('ZADD', archive_outbox, stamp, what)
-  end
-end
-
--- Changes one of a post's counts and returns it. Removes the eviction mark: a snapshot read before
--- is stale.
+-- Changes one of a post's counts and returns it. Removes the eviction mark: the archive may lack the
+-- change.
 local function count(post, field, change)
   redis.call('HDEL', post, 'm')
   local now = redis.call('HINCRBY', post, field, change)
@@ -70,6 +63,12 @@ local function count(post, field, change)
     redis.call('HDEL', post, field)
   end
   return now
+end
+
+-- Returns the stamp of the end of what began in a post's partition: not before its beginning, also if
+-- the time went back. Needs TIME.
+local function stamp_of_end(post, since)
+  return integer(math.max(tonumber(now_stamp(post)), tonumber(since)))
 end
 
 -- Checks a rate limit per minute. All of it may be used as a burst. Returns 0 and takes one
@@ -93,4 +92,5 @@ local function check_rate(rate, limit)
 end
 
 register('post_repair_clock', repair_clock, 'allow-oom')
+register('post_raise_clock', raise_clock, 'allow-oom')
 register('post_confirm', confirm, 'allow-oom')

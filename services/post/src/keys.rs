@@ -13,13 +13,12 @@
 //! | `post:{p}:posts:<author>` | zset | the author's posts → their ids; the archive marker 0, if the archive has more → 1 + the number of unlisted posts, 0 if not counted yet | while not empty |
 //! | `post:{p}:outbox` | zset | delivery outbox: posts to deliver to the timeline service → their ids | until delivered |
 //! | `post:{p}:pending` | zset | backlink updates to apply: `repost:R>T` → version | until confirmed |
-//! | `post:{p}:archive_outbox` | zset | changes to archive ([`OutboxEntry`](crate::store::OutboxEntry)) → stamp; `-` → 0 for good, if there is an archive | until archived |
 //! | `post:{p}:evictable` | zset | posts off their author's list → when they may be evicted (stamp) | until evicted |
-//! | `post:{p}:post_tombstones` | zset | tombstones: deleted unlisted posts → when (stamp) | 24 h |
+//! | `post:{p}:post_tombstones` | zset | tombstones: deleted posts → when (stamp); without a journal, only unlisted ones | 24 h, and until recorded |
 //! | `post:{p}:watermark` | string | eviction watermark: the newest post that ever became evictable | for ever |
 //! | `post:{p}:restoring:<id>` | string | lease on restoring the post: its holder | 10 s |
 //! | `post:{p}:staged_likes:<id>` · `staged_comments` · `staged_comment_bodies` · `staged_reposts` | as those without `staged_` | staged parts of a restore | 40 s |
-//! | `post:{0}:archiver` · `post:{0}:evictor` · `post:{0}:eraser` | string | leases of the archiver, evictor and eraser: their holders | 10 s |
+//! | `post:{0}:evictor` · `post:{0}:eraser` | string | leases of the evictor and the eraser: their holders | 10 s |
 //! | `post:{0}:erasure` | string | the erasure run: id, stage and up to 500 accounts ([`erasure`](crate::erasure)) | until done |
 //! | `post:{p}:erasure_fence` | string | the fence of the last erasure run: `1`, `2`: no evictions; `0`: lifted | for ever |
 //! | `post:{p}:request:<author>:<uuid>` | string | idempotency key: the post that a request made | 24 h |
@@ -27,7 +26,9 @@
 //! | `post:{p}:comment_request:<author>:<uuid>` | string | idempotency key, in the post's partition: the comment that a request made | 24 h |
 //! | `post:{p}:post_rate:<author>` · `comment_rate:<author>` | string | rate limit of posts (comments), GCRA: the theoretical arrival time, in µs | a minute |
 //! | `post:{p}:restore_rate:<account>` | string | rate limit of restores, likewise | a minute |
-//! | `post:{p}:journal` | stream | the change journal; absent unless the service records its changes | the newest entries |
+//! | `post:{p}:journal` | stream | the change journal ([`JournalEntry`](crate::JournalEntry)); absent unless the service records its changes | the newest entries |
+//! | `post:{p}:journal:record` | string | the identity of the record that has the partition | for ever |
+//! | `post:{p}:journal:lease` | string | the lease on the recovery of the partition: its holder | 10 s |
 //! | `post:{p}:clock` | string | the last tick of the partition's clock | for ever |
 //! | `post:{p}:authors` | set (intset) | the partition's authors, for scans | until forgotten |
 //! | `post:{p}:forgotten` | set (intset) | deleted accounts of the partition | for ever |
@@ -69,7 +70,7 @@ macro_rules! keys_of_partition {
 }
 
 keys_of_partition!(outbox pending journal clock authors forgotten forgetting);
-keys_of_partition!(archive_outbox evictable post_tombstones watermark erasure_fence);
+keys_of_partition!(evictable post_tombstones watermark erasure_fence);
 
 /// Returns the post whose hash a key names.
 pub(crate) fn id_of_post(key: &[u8]) -> Option<PostId> {
@@ -79,6 +80,11 @@ pub(crate) fn id_of_post(key: &[u8]) -> Option<PostId> {
 /// Returns the keys of a post and its lists, in the order in which the functions take them.
 pub(crate) fn of_post(id: PostId) -> [String; 5] {
     [post(id), likes(id), comments(id), comment_bodies(id), reposts(id)]
+}
+
+/// Returns the keys of the staged parts of a post, in the order of its lists.
+pub(crate) fn staged(id: PostId) -> [String; 4] {
+    [staged_likes(id), staged_comments(id), staged_comment_bodies(id), staged_reposts(id)]
 }
 
 /// Returns the keys of an account that are deleted with it, besides its list of posts.

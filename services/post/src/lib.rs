@@ -19,11 +19,13 @@ mod erasure;
 mod error;
 mod evictor;
 mod forget;
+mod journal;
 mod keys;
 mod metrics;
 mod post;
 mod posts;
 mod reactions;
+mod record;
 mod repair;
 mod rpc;
 mod store;
@@ -31,7 +33,6 @@ mod sweeper;
 mod tiered_store;
 mod verify;
 mod wire;
-mod write_behind;
 
 use std::sync::Arc;
 
@@ -43,28 +44,29 @@ use microblog_proto::post::{
 };
 use tonic::service::Routes;
 
-pub use archive::{Archive, Changes, Config as ArchiveConfig, WriteTransaction};
+pub use archive::{Archive, Config as ArchiveConfig};
 pub use config::Config;
 pub use delivery::Delivery;
 pub use erasure::Eraser;
 pub use error::Error;
 pub use evictor::{Evictions, Evictor};
 pub use forget::forget_marked;
+pub use journal::{JournalEntry, Reaction, ReactionList};
 pub use post::{
-    Backlink, BacklinkUpdate, Comment, CommentContent, Content, Counts, ListLengths, Origin, Post,
-    PostPage, Reply, Root, Snapshot, WithRoot,
+    Backlink, BacklinkUpdate, Comment, CommentContent, Content, Counts, ListLengths, MadeByRequest,
+    Origin, Post, PostPage, Reply, Root, Snapshot, WithRoot,
 };
 pub use posts::Posts;
 pub use reactions::Reactions;
+pub use record::{PostTables, recorder};
 pub use repair::Repair;
 pub use store::{
-    AddedComment, CommentAdmission, Job, List, OutboxEntry, OutboxPage, PostCount, PostDeletion,
-    Presence, Published, RestoreOutcome, Store,
+    AddedComment, CommentAdmission, Job, List, PostCount, PostDeletion, Presence, Published,
+    RestoreOutcome, Store,
 };
 pub use sweeper::Sweeper;
 pub use tiered_store::TieredStore;
 pub use verify::{Report, partition as verify_partition};
-pub use write_behind::Archiver;
 
 /// Why the service does not start.
 #[derive(Debug, thiserror::Error)]
@@ -89,8 +91,8 @@ pub async fn service(
 ) -> Result<Service, StartError> {
     let store = Store::open(config)?;
     let archive = Archive::open(&config.database)?;
-    if let Some(file) = archive.as_ref().filter(|archive| archive.is_embedded()) {
-        // Reads may arrive before the archiver migrates the database.
+    if let Some(file) = archive.as_ref().filter(|archive| archive.database().is_embedded()) {
+        // Reads may arrive before the recorder migrates the database.
         if let Err(error) = file.migrate().await {
             let error = &error as &dyn std::error::Error;
             tracing::warn!(error, "archive unavailable at start");
@@ -99,7 +101,10 @@ pub async fn service(
     let tiered = TieredStore::new(store.clone(), archive.clone(), config.archive.warm_window);
     let delivery = Delivery::new(store.clone(), timeline);
     let posts = Posts::new(tiered.clone(), delivery.clone());
-    let rpc = rpc::Rpc::new(tiered.clone(), posts);
+    let recorder = archive
+        .as_ref()
+        .map(|archive| Arc::new(record::recorder(&store, archive, &config.archive)));
+    let rpc = rpc::Rpc::new(tiered.clone(), posts, recorder);
     let rpc = Arc::new(PostServiceGuard::new(rpc, CallAuthorizer));
     let handler: PostServiceHandler = rpc.clone();
     let server = PostServiceServer::from_arc(rpc)
@@ -108,7 +113,7 @@ pub async fn service(
     if worker.is_first() {
         background.extend(background::jobs(&tiered, &delivery, &config.chassis));
         if let Some(archive) = Archive::open(&config.database)? {
-            // The archiver's runtime needs its own connections.
+            // The recorder's runtime needs its own connections.
             background.push(background::archiving(Store::open(config)?, archive, &config.archive));
         }
     }

@@ -1,6 +1,6 @@
 //! The domain types: posts, reposts and comments.
 
-use microblog_domain::{CommentId, PostId, UserId};
+use microblog_domain::{CommentId, PostId, RequestId, UserId};
 use microblog_keyspace::Entry;
 
 /// The immutable content of a post.
@@ -139,6 +139,19 @@ pub struct Backlink {
     pub target: PostId,
 }
 
+/// A request that made a post or a comment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MadeByRequest {
+    /// The author.
+    pub author: UserId,
+    /// The request.
+    pub request: RequestId,
+    /// The id of the post or comment.
+    pub id: u64,
+    /// The post that was commented on.
+    pub post: Option<PostId>,
+}
+
 /// An update of a backlink, sent to the target's partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BacklinkUpdate {
@@ -155,8 +168,6 @@ pub struct BacklinkUpdate {
 pub struct Snapshot {
     /// The post, without a viewer.
     pub post: Post,
-    /// The eviction mark, a stamp. The snapshot with the later mark wins.
-    pub mark: u64,
     /// Accounts that like it, and since when (stamp).
     pub likes: Vec<Entry>,
     /// The comments.

@@ -1,10 +1,13 @@
 //! The gRPC handlers: decode, call, encode.
 
+use std::sync::Arc;
+
 use futures::{StreamExt as _, TryStreamExt as _, stream::BoxStream};
 use microblog_chassis as chassis;
 use microblog_domain::{BATCH_MAX, CommentId, PageSize, PostId, Scope, UserId};
 use microblog_keyspace::{Entry, Order, Page};
 use microblog_proto::post::{self as pb, post_service_server::PostService};
+use microblog_record::{Recorder, restore};
 use tonic::{Request, Response, Status};
 
 use crate::{
@@ -12,6 +15,7 @@ use crate::{
     post::Post,
     posts::Posts,
     reactions::Reactions,
+    record::PostTables,
     repair::Repair,
     store::{List, PostCount, post_ids},
     tiered_store::TieredStore,
@@ -27,12 +31,17 @@ pub(crate) struct Rpc {
     tiered: TieredStore,
     posts: Posts,
     reactions: Reactions,
+    recorder: Option<Arc<Recorder<PostTables>>>,
 }
 
 impl Rpc {
-    pub(crate) fn new(tiered: TieredStore, posts: Posts) -> Self {
+    pub(crate) fn new(
+        tiered: TieredStore,
+        posts: Posts,
+        recorder: Option<Arc<Recorder<PostTables>>>,
+    ) -> Self {
         let reactions = Reactions::new(tiered.clone());
-        Self { tiered, posts, reactions }
+        Self { tiered, posts, reactions, recorder }
     }
 
     async fn posts_on(&self, page: &Page, viewer: Option<UserId>) -> Result<Vec<Post>, Error> {
@@ -69,6 +78,7 @@ impl Rpc {
 #[tonic::async_trait]
 impl PostService for Rpc {
     type VerifyStream = BoxStream<'static, Result<pb::VerifyResponse, Status>>;
+    type RestoreStream = BoxStream<'static, Result<pb::RestoreResponse, Status>>;
 
     async fn create_post(
         &self,
@@ -361,5 +371,15 @@ impl PostService for Rpc {
         let repair = repair.then(|| Repair::new(self.tiered.clone(), self.posts.clone()));
         let reports = verify::reports(self.tiered.clone(), repair, user).await?;
         Ok(Response::new(reports.map_ok(wire::report).map_err(Status::from).boxed()))
+    }
+
+    async fn restore(
+        &self,
+        request: Request<pb::RestoreRequest>,
+    ) -> RpcResult<Self::RestoreStream> {
+        let request = request.into_inner();
+        let partitions = restore(self.recorder.clone(), request.source(), request.force).await?;
+        let response = |partition| pb::RestoreResponse { partition: Some(partition) };
+        Ok(Response::new(partitions.map_ok(response).boxed()))
     }
 }

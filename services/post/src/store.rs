@@ -2,7 +2,6 @@
 //! step or read. [`Posts`](crate::Posts) and [`Reactions`](crate::Reactions) combine them into
 //! sagas, so a test can stop between any two steps.
 
-mod archive_outbox;
 mod body;
 mod decode;
 mod erasure;
@@ -10,16 +9,16 @@ mod eviction;
 mod maintenance;
 mod posts;
 mod reactions;
+mod recovery;
 mod restore;
 
 use std::time::Duration;
 
 use microblog_domain::PostId;
 use microblog_keyspace::{
-    self as keyspace, ClientSideCache, Entry, Keyspace, Library, Order, Page, Range,
+    self as keyspace, ClientSideCache, Entry, Journals, Keyspace, Library, Order, Page, Range,
 };
 
-pub use archive_outbox::{OutboxEntry, OutboxPage};
 pub(crate) use decode::post_ids;
 pub(crate) use erasure::{ErasureRun, ErasureStage, Fence};
 pub use eviction::PostCount;
@@ -27,9 +26,10 @@ pub use maintenance::Job;
 pub(crate) use posts::ARCHIVE_MARKER;
 pub use posts::{PostDeletion, Published};
 pub use reactions::{AddedComment, CommentAdmission, List, Presence};
+pub(crate) use recovery::PostSet;
 pub use restore::RestoreOutcome;
 
-use crate::{config::Config, post::Post};
+use crate::{config::Config, keys, post::Post};
 
 /// The library of Redis functions.
 const LIBRARY: Library = Library {
@@ -43,8 +43,11 @@ const LIBRARY: Library = Library {
     ),
 };
 
+/// The change journals of the service.
+pub(crate) const JOURNALS: Journals = Journals { key: keys::journal };
+
 /// The lifetime of idempotency keys.
-const REQUEST_TTL: Duration = Duration::from_secs(24 * 60 * 60);
+pub(crate) const REQUEST_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The post service's keyspace.
 #[derive(Clone)]
@@ -67,6 +70,17 @@ impl Store {
             comments_per_minute: config.comments_per_minute,
             restores_per_minute: config.restores_per_minute,
         })
+    }
+
+    /// Returns the keyspace.
+    pub(crate) fn keyspace(&self) -> &Keyspace {
+        &self.keyspace
+    }
+
+    /// Returns a store whose calls closed partitions accept. It has a client-side cache of its own.
+    pub(crate) fn ignoring_closed(&self) -> Self {
+        let keyspace = self.keyspace.ignoring_closed();
+        Self { posts: keyspace.client_side_cache(body::CACHED_POST), keyspace, ..self.clone() }
     }
 
     /// Returns whether Redis answers and has the service's functions.

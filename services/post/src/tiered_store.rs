@@ -10,14 +10,14 @@ mod restore;
 
 use std::time::Duration;
 
-use microblog_domain::{IdMap, IdSet, PostId, UserId};
+use microblog_domain::{IdMap, IdSet, Partition, PostId, UserId};
 use moka::sync::Cache;
 
 use crate::{
     archive::Archive,
     error::Error,
     post::{Content, ListLengths, Post},
-    store::Store,
+    store::{JOURNALS, Store},
 };
 
 /// How many times a call tries again when a post moves between the tiers meanwhile.
@@ -53,8 +53,9 @@ impl TieredStore {
         &self.store
     }
 
-    /// Returns the archive; fails if none is configured.
+    /// Returns the archive; fails if none is configured, or if it is not that of this Redis.
     pub(crate) fn archive(&self) -> Result<&Archive, Error> {
+        self.store.keyspace().states().check_database()?;
         self.archive.as_ref().ok_or(Error::Archive(microblog_record::Error::Missing))
     }
 
@@ -122,9 +123,7 @@ impl TieredStore {
         let old = self.old(missing).await?;
         match self.read_archive(&old, viewer).await {
             Ok(archived) => Ok((archived, IdSet::default())),
-            Err(Error::Archive(error)) if error.is_unavailable() => {
-                Ok((IdMap::default(), old.into_iter().collect()))
-            }
+            Err(error) if error.is_outage() => Ok((IdMap::default(), old.into_iter().collect())),
             Err(error) => Err(error),
         }
     }
@@ -225,6 +224,19 @@ impl TieredStore {
             self.negative_cache.insert(id, ());
         }
         Ok(found)
+    }
+
+    /// Returns the number of changes of a partition that are not recorded yet; 0 while the archive is
+    /// unavailable.
+    pub async fn unrecorded(&self, partition: Partition) -> Result<u64, Error> {
+        let Some(archive) = &self.archive else { return Ok(0) };
+        let newest = JOURNALS.newest(self.store.keyspace(), &[partition]).await?.pop().flatten();
+        let Some(newest) = newest else { return Ok(0) };
+        match archive.position(partition).await {
+            Ok(position) => Ok(newest.version.get().saturating_sub(position)),
+            Err(error) if error.is_unavailable() => Ok(0),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Returns whether each repost is on the list of the post it is paired with.

@@ -8,9 +8,9 @@
 //! * The clock that issues ids is not ahead of the time.
 //! * No backlink update and no delivery is pending.
 //!
-//! The same holds for archived posts. Entries of the archive outbox are counted and are no
-//! violations: Redis is authoritative until the archiver writes them. Nor are accounts that are
-//! being erased, which takes minutes.
+//! The same holds for archived posts. Changes that are not recorded yet are counted and are no
+//! violations: Redis is authoritative for what it has. Nor are accounts that are being erased, which
+//! takes minutes.
 
 use futures::{
     StreamExt as _,
@@ -39,7 +39,7 @@ pub struct Report {
     pub violations: Violations,
     /// The repairs.
     pub repairs: Repairs,
-    /// The length of the archive outbox.
+    /// The number of changes that are not recorded yet.
     pub unarchived: u64,
     /// The number of accounts that are being erased.
     pub erasing: u64,
@@ -135,7 +135,8 @@ async fn repaired_author(
 /// Checks all posts of a partition.
 pub async fn partition(tiered: &TieredStore, partition: Partition) -> Result<Report, Error> {
     let store = tiered.store();
-    let [pending, undelivered, erasing, unarchived] = store.backlogs(partition).await?;
+    let [pending, undelivered, erasing] = store.backlogs(partition).await?;
+    let unarchived = tiered.unrecorded(partition).await?;
     let mut report = Report { unarchived, erasing, ..Report::default() };
     for (count, kind) in [(pending, "pending reposts"), (undelivered, "undelivered posts")] {
         report.violations.check(count == 0, || format!("partition {partition}: {count} {kind}"));

@@ -72,7 +72,7 @@ async fn operations_and_connections_are_measured() {
         let before = operations("db_query_summary", "SELECT posts");
         aging.system.get(old, 0).await.unwrap();
         assert_eq!(operations("db_query_summary", "SELECT posts") - before, 1.0);
-        for name in ["SELECT", "INSERT", "UPDATE", "BEGIN", "COMMIT", "CREATE"] {
+        for name in ["SELECT", "INSERT", "BEGIN", "CREATE"] {
             assert!(operations("db_operation_name", name) >= 1.0, "{name} of {system}");
         }
         assert_eq!(operations("error_type", refused), 0.0);

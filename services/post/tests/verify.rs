@@ -100,25 +100,6 @@ async fn a_missing_backlink_or_a_wrong_tombstone_is_repaired() {
 }
 
 #[tokio::test]
-async fn archive_outbox_entries_are_counted_and_no_violation() {
-    let system = System::start_without_jobs(Single).await;
-    let post = system.create(id(1), "a post").await.unwrap().id;
-    let mut admin = system.redis.nodes()[0].admin().await;
-    let archive_outbox = format!("post:{{{}}}:archive_outbox", support::user(1).partition());
-    let mut note = cmd("ZADD");
-    note.arg(archive_outbox).arg(0).arg("-").arg(post).arg(format!("p{post}"));
-    note.exec_async(&mut admin).await.unwrap();
-    let request = pb::VerifyRequest::default();
-    let mut reports = system.client.clone().verify(request).await.unwrap().into_inner();
-    let mut changes = 0;
-    while let Some(report) = reports.message().await.unwrap() {
-        assert_eq!(report.violations, Vec::<String>::new());
-        changes += report.changes_unarchived;
-    }
-    assert_eq!(changes, 1);
-}
-
-#[tokio::test]
 async fn one_account_is_checked_alone() {
     for topology in [Single, Cluster] {
         let system = System::start(topology).await;

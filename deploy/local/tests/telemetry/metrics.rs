@@ -35,8 +35,8 @@ const SERIES: [&str; 25] = [
     r#"microblog_backlog_size{backlog="post outbox"}"#,
     r#"microblog_backlog_age_seconds{backlog="relation pending"}"#,
     r#"microblog_backlog_taken_up_total{backlog="user registrations"}"#,
-    r#"microblog_post_archive_backlog"#,
-    r#"db_client_operation_duration_seconds_bucket{db_operation_name="INSERT",db_query_summary="INSERT posts comments",db_system_name="sqlite","#,
+    r#"microblog_backlog_size{backlog="post record"}"#,
+    r#"db_client_operation_duration_seconds_bucket{db_operation_name="INSERT",db_query_summary="INSERT changes",db_system_name="sqlite","#,
     r#"db_client_connection_count{db_client_connection_pool_name="database writing",db_client_connection_state="idle"}"#,
     r#"target_info{"#,
 ];

@@ -114,7 +114,7 @@ impl Archive {
             return Ok(HashSet::new());
         }
         let text = format!(
-            "SELECT post FROM likes WHERE account = $1 AND post IN ({})",
+            "SELECT post FROM likes WHERE member = $1 AND ended = 0 AND post IN ({})",
             list(2, ids.len())
         );
         let query = statement(text).bind(number(user.get()));
@@ -129,9 +129,10 @@ impl Archive {
 
     /// Returns since when an account liked a post, as of its eviction; `None` if it did not.
     pub async fn liked_since(&self, user: UserId, id: PostId) -> Result<Option<u64>, Error> {
-        let query = sqlx::query("SELECT since FROM likes WHERE post = $1 AND account = $2")
-            .bind(number(id.get()))
-            .bind(number(user.get()));
+        let query =
+            sqlx::query("SELECT since FROM likes WHERE post = $1 AND member = $2 AND ended = 0")
+                .bind(number(id.get()))
+                .bind(number(user.get()));
         self.database
             .read("SELECT likes", async move {
                 query
@@ -151,9 +152,9 @@ impl Archive {
         after: Option<Entry>,
         count: usize,
     ) -> Result<Vec<Entry>, Error> {
-        const PAGE: &str = "SELECT account, since FROM likes \
-            WHERE post = $1 AND since <= $2 AND (since < $2 OR CAST(account AS TEXT) < $3) \
-            ORDER BY since DESC, CAST(account AS TEXT) DESC LIMIT $4";
+        const PAGE: &str = "SELECT member, since FROM likes WHERE post = $1 AND ended = 0 \
+            AND since <= $2 AND (since < $2 OR CAST(member AS TEXT) < $3) \
+            ORDER BY since DESC, CAST(member AS TEXT) DESC LIMIT $4";
         // Sorts after every account, as text.
         let begin = || (i64::MAX, "~".to_owned());
         let (since, account) =
@@ -179,8 +180,8 @@ impl Archive {
         after: Option<Entry>,
         count: usize,
     ) -> Result<Vec<Entry>, Error> {
-        const PAGE: &str = "SELECT repost FROM reposts WHERE post = $1 AND repost < $2 \
-            ORDER BY repost DESC LIMIT $3";
+        const PAGE: &str = "SELECT member FROM reposts WHERE post = $1 AND ended = 0 AND member < $2 \
+            ORDER BY member DESC LIMIT $3";
         let query = sqlx::query(PAGE)
             .bind(number(id.get()))
             .bind(after.map_or(i64::MAX, |entry| number(entry.member)))
@@ -198,9 +199,9 @@ impl Archive {
         ids: &[PostId],
     ) -> Result<HashMap<PostId, ListLengths>, Error> {
         let text = format!(
-            "SELECT id, (SELECT COUNT(*) FROM likes WHERE post = posts.id), \
+            "SELECT id, (SELECT COUNT(*) FROM likes WHERE post = posts.id AND ended = 0), \
              (SELECT COUNT(*) FROM comments WHERE post = posts.id AND comments.deleted = 0), \
-             (SELECT COUNT(*) FROM reposts WHERE post = posts.id) \
+             (SELECT COUNT(*) FROM reposts WHERE post = posts.id AND ended = 0) \
              FROM posts WHERE id IN ({})",
             list(1, ids.len())
         );
@@ -221,9 +222,9 @@ impl Archive {
 
     /// Returns whether a repost was on a post's list, as of its eviction.
     pub async fn is_listed(&self, (repost, post): (PostId, PostId)) -> Result<bool, Error> {
-        let query = sqlx::query("SELECT repost FROM reposts WHERE post = $1 AND repost = $2")
-            .bind(number(post.get()))
-            .bind(number(repost.get()));
+        const IS_LISTED: &str =
+            "SELECT 1 FROM reposts WHERE post = $1 AND member = $2 AND ended = 0";
+        let query = sqlx::query(IS_LISTED).bind(number(post.get())).bind(number(repost.get()));
         self.database
             .read("SELECT reposts", async move {
                 Ok(query.fetch_optional(self.database.readers()).await?.is_some())

@@ -1,8 +1,4 @@
--- The archive: its outbox, evictions and restores.
---
--- Members of `archive_outbox`, scored by stamp: p<post>: created; x<post>: deleted, a tombstone;
--- c<post>:<comment> and d<post>:<comment>: likewise for comments. The member - with
--- the score 0 enables the outbox for good: without it, no entries are added.
+-- The archive: evictions and restores.
 
 -- Acquires or renews a lease.
 --
@@ -27,19 +23,20 @@ local function renew(keys, args)
 end
 
 -- Makes an author's oldest posts evictable: removes them from the list and raises the eviction
--- watermark. The posts stay in Redis until they are evicted. Stops at the first post that has an
--- outbox entry, or is not the oldest any more.
+-- watermark. The posts stay in Redis until they are evicted. Stops at the first post that is not
+-- delivered, or is not the oldest any more. Has no entry in the journal: the lists follow from the
+-- posts.
 --
--- KEYS: archive_outbox, outbox, evictable, watermark; the author's posts.
+-- KEYS: outbox, evictable, watermark; the author's posts.
 -- ARGV: posts…, oldest first. Returns how many became evictable.
 local function make_evictable(keys, args)
-  local archive_outbox, outbox, evictable, watermark, posts = unpack(keys)
+  local outbox, evictable, watermark, posts = unpack(keys)
+  newest_of_journal()
   local oldest = redis.call('ZRANGE', posts, 0, #args)
   local at = oldest[1] == '0' and 1 or 0
   local count = 0
   for i, id in ipairs(args) do
-    if oldest[at + i] ~= id or redis.call('ZSCORE', archive_outbox, 'p' .. id)
-      or redis.call('ZSCORE', outbox, id) then
+    if oldest[at + i] ~= id or redis.call('ZSCORE', outbox, id) then
       break
     end
     redis.call('ZREM', posts, id)
@@ -68,7 +65,7 @@ local function count_unlisted(keys, args)
   return 1
 end
 
--- Sets the eviction mark of a post, before it is read: each change of its lists removes the mark.
+-- Sets the eviction mark of a post: each later change of its lists removes the mark.
 -- Not while an update of a deleted repost may be in flight: after a restore, it would put the
 -- repost on the list again.
 --
@@ -95,7 +92,7 @@ local function is_fenced(erasure_fence)
   return fence and string.sub(fence, -2) ~= ':0'
 end
 
--- Evicts a post whose mark is still set: the archive has its current snapshot.
+-- Evicts a post whose mark is still set: the archive has all changes up to the mark.
 --
 -- KEYS: evictable; of the post: post, likes, comments, comment_bodies, reposts, repost_tombstones;
 --       erasure_fence.
@@ -107,19 +104,21 @@ local function evict(keys, args)
     or is_fenced(keys[8]) then
     return UNCHANGED
   end
+  append_change('evict', args[1], now_stamp(args[1]))
   call_with('UNLINK', post, { unpack(keys, 3, 7) })
   redis.call('ZREM', evictable, args[1])
   return DONE
 end
 
 -- Acquires the lease to restore a post, and deletes what an earlier attempt staged. Rejected if the
--- post is in Redis: it may change, and be evicted again, before the current snapshot is staged.
--- Rejected if it has a tombstone, which may not be archived; a later deletion deletes the lease.
+-- post is in Redis: it may change, and be evicted again, before its current state is staged.
+-- Rejected if it has a tombstone: the archive may lack the deletion. A later deletion deletes the
+-- lease.
 --
--- KEYS: restoring, archive_outbox, post; staged… ARGV: holder, milliseconds, post.
+-- KEYS: restoring, post_tombstones, post; staged… ARGV: holder, milliseconds, post.
 -- Returns 1 if the lease was acquired.
 local function begin_restore(keys, args)
-  if redis.call('EXISTS', keys[3]) == 1 or redis.call('ZSCORE', keys[2], 'x' .. args[3])
+  if redis.call('EXISTS', keys[3]) == 1 or redis.call('ZSCORE', keys[2], args[3])
     or lease(keys, args) == 0 then
     return 0
   end
@@ -148,54 +147,114 @@ local function stage(keys, args)
   return 1
 end
 
+-- Returns whether all parts of a post are staged.
+--
+-- KEYS: as `place`. ARGV: as `place`.
+local function is_staged(keys, args)
+  for i, size in ipairs({ args[2], args[3], args[3], args[4] }) do
+    if redis.call(i == 3 and 'HLEN' or 'ZCARD', keys[5 + i]) ~= tonumber(size) then
+      return false
+    end
+  end
+  return true
+end
+
+-- Moves the staged parts of a post into place.
+--
+-- KEYS: of the post: post, likes, comments, comment_bodies, reposts; the staged lists, in the same
+--       order. ARGV: content, likes, comments, reposts.
+local function place(keys, args)
+  for i, size in ipairs({ args[2], args[3], args[3], args[4] }) do
+    if size ~= '0' then
+      redis.call('PERSIST', keys[5 + i])
+      redis.call('RENAME', keys[5 + i], keys[1 + i])
+    end
+  end
+  redis.call('HSET', keys[1], 'b', args[1])
+  for i, field in ipairs({ 'l', 'c', 'r' }) do
+    if args[1 + i] ~= '0' then
+      redis.call('HSET', keys[1], field, args[1 + i])
+    end
+  end
+end
+
 -- Restores a post from its staged lists.
 --
--- KEYS: restoring, archive_outbox, evictable; of the post: post, likes, comments, comment_bodies,
---       reposts; the staged lists, in the same order; erasure_fence.
--- ARGV: holder, post, the score until when it stays, content, likes, comments, reposts, the value
---       of `erasure_fence` from before the archive was read.
+-- KEYS: those of `place`; restoring, post_tombstones, evictable, erasure_fence.
+-- ARGV: those of `place`; holder, post, the score until when it stays, the value of `erasure_fence`
+--       from before the archive was read.
 -- Returns the outcome: DONE; UNCHANGED: the post is in Redis; NOT_FOUND: it was deleted;
 -- INCOMPLETE: retry, since the attempt took too long, or a run erases since the archive was read.
 local function restore(keys, args)
-  local restoring, archive_outbox, evictable, post = keys[1], keys[2], keys[3], keys[4]
-  if redis.call('GET', restoring) ~= args[1] then
+  local restoring, post_tombstones, evictable, erasure_fence = unpack(keys, 10)
+  local holder, id, until_stamp, fence = unpack(args, 5)
+  if redis.call('GET', restoring) ~= holder then
     return INCOMPLETE
   end
   redis.call('UNLINK', restoring)
-  if (redis.call('GET', keys[13]) or '') ~= args[8] then
+  if (redis.call('GET', erasure_fence) or '') ~= fence then
     return INCOMPLETE
   end
-  if redis.call('ZSCORE', archive_outbox, 'x' .. args[2]) then
+  if redis.call('ZSCORE', post_tombstones, id) then
     return NOT_FOUND
   end
-  if redis.call('EXISTS', post) == 1 then
+  if redis.call('EXISTS', keys[1]) == 1 then
     return UNCHANGED
   end
-  -- All parts must be staged before anything is written.
-  local sizes = { tonumber(args[5]), tonumber(args[6]), tonumber(args[6]), tonumber(args[7]) }
-  for i, size in ipairs(sizes) do
-    if redis.call(i == 3 and 'HLEN' or 'ZCARD', keys[8 + i]) ~= size then
-      return INCOMPLETE
-    end
+  if not is_staged(keys, args) then
+    return INCOMPLETE
   end
-  for i, size in ipairs(sizes) do
-    if size > 0 then
-      redis.call('PERSIST', keys[8 + i])
-      redis.call('RENAME', keys[8 + i], keys[4 + i])
-    end
-  end
-  redis.call('HSET', post, 'b', args[4])
-  for i, field in ipairs({ 'l', 'c', 'r' }) do
-    if args[4 + i] ~= '0' then
-      redis.call('HSET', post, field, args[4 + i])
-    end
-  end
-  redis.call('ZADD', evictable, args[3], args[2])
+  append_change('restore', id, now_stamp(id))
+  place(keys, args)
+  redis.call('ZADD', evictable, until_stamp, id)
   return DONE
 end
 
--- Adds a member to a sorted set, or changes its score. The archiver and the evictor need this at
--- `maxmemory`.
+-- Recovery: begins an author's list anew. It is in the archive alone.
+--
+-- KEYS: authors; the author's posts. ARGV: author, the number of posts in the archive.
+local function recover_author(keys, args)
+  redis.call('UNLINK', keys[2])
+  if args[2] ~= '0' then
+    redis.call('SADD', keys[1], args[1])
+    redis.call('ZADD', keys[2], integer(args[2] + 1), '0')
+  end
+end
+
+-- Recovery: writes the newest archived post that is not on its author's list, from its staged lists.
+--
+-- KEYS: those of `place`; restoring, outbox; the author's posts.
+-- ARGV: those of `place`; holder, post, 1 to deliver it.
+-- Returns the outcome: DONE; INCOMPLETE: the attempt took too long.
+local function recover_post(keys, args)
+  local restoring, outbox, posts = unpack(keys, 10)
+  local holder, id, deliver = unpack(args, 5)
+  if redis.call('GET', restoring) ~= holder or not is_staged(keys, args) then
+    return INCOMPLETE
+  end
+  redis.call('UNLINK', restoring)
+  place(keys, args)
+  redis.call('ZADD', posts, id, id)
+  add_unlisted(posts, -1)
+  if tonumber(redis.call('ZSCORE', posts, '0')) == 1 then
+    redis.call('ZREM', posts, '0')
+  end
+  if deliver == '1' then
+    redis.call('ZADD', outbox, id, id)
+  end
+  return DONE
+end
+
+-- Recovery: marks an account as deleted; as being erased, unless that is complete.
+--
+-- KEYS: forgotten, forgetting. ARGV: account, since, 1 if it is complete.
+local function recover_deletion(keys, args)
+  if redis.call('SADD', keys[1], args[1]) == 1 and args[3] == '0' then
+    redis.call('ZADD', keys[2], args[2], args[1])
+  end
+end
+
+-- Adds a member to a sorted set, or changes its score. The evictor needs this at `maxmemory`.
 --
 -- KEYS: the set. ARGV: NX or XX, as for ZADD; score, member.
 local function add_to_set(keys, args)
@@ -214,11 +273,14 @@ register('post_add_to_set', add_to_set, 'allow-oom')
 register('post_set', set, 'allow-oom')
 register('post_lease', lease, 'allow-oom')
 register('post_renew', renew, 'allow-oom')
-register('post_make_evictable', make_evictable, 'allow-oom')
+register_change('post_make_evictable', make_evictable, 'allow-oom')
 register('post_count_unlisted', count_unlisted, 'allow-oom')
 register('post_mark', mark, 'allow-oom')
-register('post_evict', evict, 'allow-oom')
+register_change('post_evict', evict, 'allow-oom')
 register('post_begin_restore', begin_restore)
 register('post_admit_restore', admit_restore)
 register('post_stage', stage)
-register('post_restore', restore)
+register_change('post_restore', restore)
+register('post_recover_author', recover_author)
+register('post_recover_post', recover_post)
+register('post_recover_deletion', recover_deletion)

@@ -26,11 +26,11 @@ end
 -- Restores the body of a comment, or deletes the comment if there is none; deletes a body without a
 -- comment.
 --
--- KEYS: clock, archive_outbox; of the post: post, comments, comment_bodies.
+-- KEYS: clock; of the post: post, comments, comment_bodies.
 -- ARGV: issuer, post, comment, content ('' if there is none).
 -- Returns 1 if something was wrong, else 0.
 local function repair_comment(keys, args)
-  local post, comments, bodies, id = keys[3], keys[4], keys[5], args[3]
+  local post, comments, bodies, id = keys[2], keys[3], keys[4], args[3]
   local is_listed = redis.call('ZSCORE', comments, id)
   local has_content = redis.call('HEXISTS', bodies, id) == 1
   if is_listed and not has_content then
@@ -51,15 +51,16 @@ end
 
 -- Adds an existing repost to a post's list, even if there is a tombstone.
 --
--- KEYS: of the post: post, reposts, repost_tombstones. ARGV: repost.
+-- KEYS: of the post: post, reposts, repost_tombstones. ARGV: post, repost.
 -- Returns the outcome: DONE, UNCHANGED, NOT_FOUND.
 local function relist(keys, args)
   local post, reposts, repost_tombstones = keys[1], keys[2], keys[3]
   if redis.call('EXISTS', post) == 0 then
     return NOT_FOUND
   end
-  redis.call('ZREM', repost_tombstones, args[1])
-  if redis.call('ZADD', reposts, 'NX', args[1], args[1]) == 0 then
+  append_change('repost', args[1], args[2])
+  redis.call('ZREM', repost_tombstones, args[2])
+  if redis.call('ZADD', reposts, 'NX', args[2], args[2]) == 0 then
     return UNCHANGED
   end
   count(post, 'r', 1)
@@ -67,5 +68,5 @@ local function relist(keys, args)
 end
 
 register('post_recount', recount, 'allow-oom')
-register('post_repair_comment', repair_comment, 'allow-oom')
-register('post_relist', relist, 'allow-oom')
+register_change('post_repair_comment', repair_comment, 'allow-oom')
+register_change('post_relist', relist, 'allow-oom')

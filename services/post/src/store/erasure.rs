@@ -7,7 +7,7 @@ use microblog_keyspace::{
 };
 use uuid::Uuid;
 
-use super::{Store, decode::malformed};
+use super::{JOURNALS, Store, decode::malformed};
 use crate::keys;
 
 /// A run that erases what some accounts wrote.
@@ -100,10 +100,10 @@ impl Store {
         self.keyspace.query(cmd("UNLINK").arg(keys::job("erasure")).take()).await
     }
 
-    /// Returns whether there is, or was, an archive.
+    /// Returns whether there is, or was, an archive: whether changes are recorded.
     pub(crate) async fn has_archive(&self) -> Result<bool, Error> {
         let partitions: Vec<_> = Partition::all().collect();
-        Ok(self.archive_outbox(&partitions).await?.iter().any(|page| page.has_archive))
+        Ok(JOURNALS.newest(&self.keyspace, &partitions).await?.iter().any(Option::is_some))
     }
 
     /// Sets a run's fence in some partitions. All calls go out together.
@@ -184,9 +184,14 @@ impl Store {
     ) -> Result<(), Error> {
         let mut batch = Batch::with_capacity(ids.len());
         for &id in ids {
-            let call = Call::new("post_erase_likes").key(keys::post(id)).key(keys::likes(id));
+            let partition = id.partition();
+            let call = Call::new("post_erase_likes")
+                .key(keys::post(id))
+                .key(keys::likes(id))
+                .journal(partition, keys::journal(partition))
+                .arg(id.get());
             let call = accounts.iter().fold(call, |call, account| call.arg(account.get()));
-            batch.call(id.partition(), call);
+            batch.call(partition, call);
         }
         for (id, answer) in ids.iter().zip(self.keyspace.send(batch).await?) {
             if decode::<Value>(answer).is_err() {

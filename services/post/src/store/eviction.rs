@@ -1,25 +1,21 @@
-//! Eviction from Redis: evictable posts, eviction marks and snapshots. The eviction watermark says
-//! which posts that are not in Redis may be in the archive.
+//! Eviction from Redis: evictable posts and eviction marks. The eviction watermark says which posts
+//! that are not in Redis may be in the archive.
 
 use std::collections::HashMap;
 
-use microblog_domain::{CommentId, Partition, PostId, UserId};
+use microblog_domain::{Partition, PostId, UserId};
 use microblog_keyspace::{
-    Batch, Call, Entry, Error, decode,
+    Batch, Call, Error, decode,
     redis::{Cmd, Value, cmd},
 };
 use uuid::Uuid;
 
 use super::{
     Store,
-    archive_outbox::OutboxEntry,
-    decode::{Outcome, post, post_ids, stamp},
+    decode::{Outcome, post, stamp},
     posts::{ARCHIVE_MARKER, is_liked, liked},
 };
-use crate::{
-    keys,
-    post::{Post, Snapshot},
-};
+use crate::keys;
 
 /// The marker's score is one more than the number of unlisted posts, unless it is 0 or at least
 /// this; `functions.lua` has the same number.
@@ -101,16 +97,16 @@ impl Store {
         Ok(ids.into_iter().filter_map(PostId::new).take(count).collect())
     }
 
-    /// Makes an author's oldest posts evictable: removes them from the list, if the archive has
-    /// them. Stops at the first one with an outbox entry. Returns how many became evictable.
+    /// Makes an author's oldest posts evictable, which the archive has: removes them from the list.
+    /// Stops at the first one that is not delivered. Returns how many became evictable.
     pub async fn make_evictable(&self, author: UserId, ids: &[PostId]) -> Result<usize, Error> {
         let partition = author.partition();
         let call = Call::new("post_make_evictable")
-            .key(keys::archive_outbox(partition))
             .key(keys::outbox(partition))
             .key(keys::evictable(partition))
             .key(keys::watermark(partition))
-            .key(keys::posts(author));
+            .key(keys::posts(author))
+            .journal(partition, keys::journal(partition));
         self.keyspace.call(ids.iter().fold(call, |call, id| call.arg(id.get()))).await
     }
 
@@ -146,44 +142,8 @@ impl Store {
                 other => Err(other.unexpected()),
             }
         };
-        self.keyspace.send(batch).await?.into_iter().map(mark).collect()
-    }
-
-    /// Reads the snapshot of a marked post. Concurrent changes remove the mark.
-    pub async fn read_snapshot(&self, post: Post, mark: u64) -> Result<Snapshot, Error> {
-        let (id, counts) = (post.id, post.counts);
-        let likes = self.entries(id, keys::likes(id), counts.likes).await?;
-        let comments = self.entries(id, keys::comments(id), counts.comments).await?;
-        let ids: Vec<_> =
-            comments.iter().filter_map(|entry| CommentId::new(entry.member)).collect();
-        let mut comments = Vec::with_capacity(ids.len());
-        for ids in ids.chunks(CHUNK) {
-            comments.extend(self.comments(id, ids).await?);
-        }
-        let reposts = self.entries(id, keys::reposts(id), counts.reposts).await?;
-        let reposts = post_ids(&reposts);
-        Ok(Snapshot { post, mark, likes, comments, reposts })
-    }
-
-    // Returns all entries of a list, by rank. If the list changes meanwhile, the mark is gone, and
-    // the result is discarded.
-    async fn entries(&self, id: PostId, key: String, count: u64) -> Result<Vec<Entry>, Error> {
-        let mut batch = Batch::new();
-        for from in (0..count as usize).step_by(CHUNK) {
-            let mut read = cmd("ZRANGE");
-            read.arg(&key).arg(from).arg(from + CHUNK - 1).arg("WITHSCORES");
-            batch.query(id.partition(), read);
-        }
-        if batch.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut entries = Vec::with_capacity(count as usize);
-        for answer in self.keyspace.send(batch).await? {
-            let members: Vec<(u64, f64)> = decode(answer)?;
-            let entry = |(member, score)| Entry { member, score: score as u64 };
-            entries.extend(members.into_iter().map(entry));
-        }
-        Ok(entries)
+        let marks = ids.iter().zip(self.keyspace.send(batch).await?);
+        marks.map(|(&id, answer)| skip_malformed(id, mark(answer))).collect()
     }
 
     /// Evicts posts whose marks are still set. Returns which were evicted: none while a fence
@@ -191,17 +151,20 @@ impl Store {
     pub async fn evict(&self, marked: &[(PostId, u64)]) -> Result<Vec<bool>, Error> {
         let mut batch = Batch::with_capacity(marked.len());
         for &(id, mark) in marked {
+            let partition = id.partition();
             let call = Call::new("post_evict")
-                .key(keys::evictable(id.partition()))
+                .key(keys::evictable(partition))
                 .keys(keys::of_post(id))
                 .key(keys::repost_tombstones(id))
-                .key(keys::erasure_fence(id.partition()))
+                .key(keys::erasure_fence(partition))
+                .journal(partition, keys::journal(partition))
                 .arg(id.get())
                 .arg(mark);
-            batch.call(id.partition(), call);
+            batch.call(partition, call);
         }
         let is_done = |answer| Ok(Outcome::read(decode(answer)?)? == Outcome::Done);
-        self.keyspace.send(batch).await?.into_iter().map(is_done).collect()
+        let done = marked.iter().zip(self.keyspace.send(batch).await?);
+        done.map(|(&(id, _), answer)| skip_malformed(id, is_done(answer))).collect()
     }
 
     /// Postpones the eviction of evictable posts until a stamp.
@@ -259,17 +222,28 @@ impl Store {
         read_watermarks(partitions, self.keyspace.send(batch).await?.into_iter())
     }
 
-    /// Returns which posts have a tombstone in the archive outbox.
+    /// Returns which posts have a tombstone: the archive may still have them.
     pub async fn have_tombstones(&self, ids: &[PostId]) -> Result<Vec<bool>, Error> {
         let mut batch = Batch::with_capacity(ids.len());
         for id in ids {
             let mut read = cmd("ZSCORE");
-            read.arg(keys::archive_outbox(id.partition()))
-                .arg(OutboxEntry::PostDeleted(*id).member());
+            read.arg(keys::post_tombstones(id.partition())).arg(id.get());
             batch.query(id.partition(), read);
         }
         let is_there = |answer| Ok(!matches!(decode::<Value>(answer)?, Value::Nil));
         self.keyspace.send(batch).await?.into_iter().map(is_there).collect()
+    }
+}
+
+// A post that fails must not keep the others in Redis.
+fn skip_malformed<T: Default>(id: PostId, result: Result<T, Error>) -> Result<T, Error> {
+    match result {
+        Err(error @ (Error::Refused { .. } | Error::Malformed(_))) => {
+            let error = &error as &dyn std::error::Error;
+            tracing::error!(post = id.get(), error, "eviction of a post failed");
+            Ok(T::default())
+        }
+        result => result,
     }
 }
 

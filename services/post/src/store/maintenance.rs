@@ -46,8 +46,6 @@ pub(super) const RELEASE_MS: u64 = 1;
 /// A job that one process runs at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Job {
-    /// The archiver.
-    Archiving,
     /// The evictor.
     Evicting,
     /// The eraser.
@@ -57,7 +55,6 @@ pub enum Job {
 impl Job {
     fn name(self) -> &'static str {
         match self {
-            Self::Archiving => "archiver",
             Self::Evicting => "evictor",
             Self::Erasing => "eraser",
         }
@@ -155,20 +152,17 @@ impl Store {
         Ok((cursor, ids.into_iter().map(user).collect::<Result<_, _>>()?))
     }
 
-    /// Returns the lengths of a partition's backlogs: pending reposts, undelivered posts, accounts
-    /// that are being erased, and the archive outbox.
-    pub async fn backlogs(&self, partition: Partition) -> Result<[u64; 4], Error> {
+    /// Returns the lengths of a partition's backlogs: pending reposts, undelivered posts, and
+    /// accounts that are being erased.
+    pub async fn backlogs(&self, partition: Partition) -> Result<[u64; 3], Error> {
         let keys = [keys::pending(partition), keys::outbox(partition), keys::forgetting(partition)];
         let mut batch = Batch::new();
         for key in keys {
             batch.query(partition, length("ZCARD", key));
         }
-        batch.query(partition, length("ZCARD", keys::archive_outbox(partition)));
         let mut answers = self.keyspace.send(batch).await?.into_iter();
         let mut next = || answers.next().map_or(Ok(0), decode::<u64>);
-        let [pending, undelivered, forgetting, unarchived] = [next()?, next()?, next()?, next()?];
-        // Without the member that enables the outbox.
-        Ok([pending, undelivered, forgetting, unarchived.saturating_sub(1)])
+        Ok([next()?, next()?, next()?])
     }
 
     /// Measures how far the clocks of the partitions are ahead of this process's. One batch.
@@ -246,10 +240,13 @@ impl Store {
     /// Adds an existing repost to the list of a post. Returns whether the post is in Redis.
     pub(crate) async fn relist(&self, backlink: Backlink) -> Result<bool, Error> {
         let Backlink { repost, target } = backlink;
+        let partition = target.partition();
         let call = Call::new("post_relist")
             .key(keys::post(target))
             .key(keys::reposts(target))
             .key(keys::repost_tombstones(target))
+            .journal(partition, keys::journal(partition))
+            .arg(target.get())
             .arg(repost.get());
         Ok(Outcome::read(self.keyspace.call(call).await?)? != Outcome::NotFound)
     }

@@ -66,7 +66,7 @@ impl Backlink {
 }
 
 impl Store {
-    /// Publishes a post: writes it, with its entries in the outboxes and in `pending`.
+    /// Publishes a post: writes it, with its entries in the outbox and in `pending`.
     pub async fn publish(&self, content: &Content, request: RequestId) -> Result<Published, Error> {
         let (author, partition) = (content.author, content.author.partition());
         let call = Call::new("post_publish")
@@ -77,14 +77,15 @@ impl Store {
             .key(keys::authors(partition))
             .key(keys::outbox(partition))
             .key(keys::pending(partition))
-            .key(keys::archive_outbox(partition))
             .key(keys::posts(author))
             .key(keys::post_prefix(partition))
+            .journal(partition, keys::journal(partition))
             .issuing(partition)
             .arg(author.get())
             .arg(PostBody::write(content))
             .arg(self.posts_per_minute)
-            .arg(REQUEST_TTL.as_secs());
+            .arg(REQUEST_TTL.as_secs())
+            .arg(request.to_string());
         let call = content.counted_by().fold(call, |call, target| call.arg(target.get()));
         let (done, number): (i64, i64) = self.keyspace.call(call).await?;
         Ok(match Outcome::read(done)? {
@@ -246,13 +247,16 @@ impl Store {
     pub async fn notify(&self, updates: &[BacklinkUpdate]) -> Result<Vec<bool>, Error> {
         let mut batch = Batch::with_capacity(updates.len());
         for BacklinkUpdate { backlink: Backlink { repost, target }, exists, .. } in updates {
+            let partition = target.partition();
             let call = Call::new("post_notify")
                 .key(keys::post(*target))
                 .key(keys::reposts(*target))
                 .key(keys::repost_tombstones(*target))
+                .journal(partition, keys::journal(partition))
+                .arg(target.get())
                 .arg(repost.get())
                 .arg(u8::from(*exists));
-            batch.call(target.partition(), call);
+            batch.call(partition, call);
         }
         let is_notified = |answer| Ok(Outcome::read(decode(answer)?)? != Outcome::NotFound);
         self.keyspace.send(batch).await?.into_iter().map(is_notified).collect()
@@ -283,13 +287,13 @@ fn delete(&PostDeletion { id, content, in_archive }: &PostDeletion<'_>) -> Call 
         .key(keys::clock(partition))
         .key(keys::outbox(partition))
         .key(keys::pending(partition))
-        .key(keys::archive_outbox(partition))
         .key(keys::evictable(partition))
+        .key(keys::post_tombstones(partition))
         .key(keys::posts(content.author))
         .keys(keys::of_post(id))
         .key(keys::repost_tombstones(id))
         .key(keys::restoring(id))
-        .key(keys::post_tombstones(partition))
+        .journal(partition, keys::journal(partition))
         .issuing(partition)
         .arg(id.get())
         .arg(u8::from(in_archive));

@@ -88,7 +88,8 @@ impl Store {
         let call = Call::new("post_like")
             .key(keys::post(id))
             .key(keys::likes(id))
-            .arg(partition.number())
+            .journal(partition, keys::journal(partition))
+            .arg(id.get())
             .arg(user.get());
         let (done, since, likes): (i64, i64, u64) = self.keyspace.call(call).await?;
         match Outcome::read(done)? {
@@ -100,8 +101,14 @@ impl Store {
 
     /// Unlikes a post. Returns the number of likes; `None` if there is no such post.
     pub async fn unlike(&self, user: UserId, id: PostId) -> Result<Option<u64>, Error> {
-        let call = Call::new("post_unlike").key(keys::post(id)).key(keys::likes(id));
-        let (done, likes): (i64, u64) = self.keyspace.call(call.arg(user.get())).await?;
+        let partition = id.partition();
+        let call = Call::new("post_unlike")
+            .key(keys::post(id))
+            .key(keys::likes(id))
+            .journal(partition, keys::journal(partition))
+            .arg(id.get())
+            .arg(user.get());
+        let (done, likes): (i64, u64) = self.keyspace.call(call).await?;
         match Outcome::read(done)? {
             Outcome::Done | Outcome::Unchanged => Ok(Some(likes)),
             Outcome::NotFound => Ok(None),
@@ -159,15 +166,17 @@ impl Store {
         let call = Call::new("post_add_comment")
             .key(keys::clock(partition))
             .key(keys::comment_request(id, content.author, request))
-            .key(keys::archive_outbox(partition))
             .key(keys::post(id))
             .key(keys::comments(id))
             .key(keys::comment_bodies(id))
+            .journal(partition, keys::journal(partition))
             .issuing(partition)
             .arg(id.get())
             .arg(CommentBody::write(content))
             .arg(content.in_reply_to.map_or(0, |reply| reply.to.get()))
-            .arg(REQUEST_TTL.as_secs());
+            .arg(REQUEST_TTL.as_secs())
+            .arg(content.author.get())
+            .arg(request.to_string());
         let (done, number): (i64, i64) = self.keyspace.call(call).await?;
         let made = || {
             let id = u64::try_from(number).ok().and_then(CommentId::new);
@@ -247,10 +256,10 @@ pub(super) fn comment_call(function: &'static str, post: PostId, id: CommentId) 
     let partition = post.partition();
     Call::new(function)
         .key(keys::clock(partition))
-        .key(keys::archive_outbox(partition))
         .key(keys::post(post))
         .key(keys::comments(post))
         .key(keys::comment_bodies(post))
+        .journal(partition, keys::journal(partition))
         .issuing(partition)
         .arg(post.get())
         .arg(id.get())

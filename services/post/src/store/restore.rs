@@ -36,18 +36,7 @@ impl Store {
     /// Acquires the lease to restore a post, unless another holder has it, or the post is in Redis
     /// or deleted. Returns whether it was acquired.
     pub async fn begin_restore(&self, id: PostId, holder: &str) -> Result<bool, Error> {
-        let call = Call::new("post_begin_restore")
-            .key(keys::restoring(id))
-            .key(keys::archive_outbox(id.partition()))
-            .key(keys::post(id))
-            .key(keys::staged_likes(id))
-            .key(keys::staged_comments(id))
-            .key(keys::staged_comment_bodies(id))
-            .key(keys::staged_reposts(id))
-            .arg(holder)
-            .arg(RESTORE_LEASE_TTL.as_millis() as u64)
-            .arg(id.get());
-        self.keyspace.call(call).await
+        self.keyspace.call(begin(id, holder)).await
     }
 
     /// Admits a restore under an account's rate limit. Returns the time to wait, if any.
@@ -85,27 +74,23 @@ impl Store {
         erasing: &str,
     ) -> Result<RestoreOutcome, Error> {
         let id = snapshot.post.id;
-        if !self.stage(snapshot, holder).await? {
-            return Ok(RestoreOutcome::Retry);
+        let mut batch = Batch::new();
+        stage(&mut batch, snapshot, holder);
+        for answer in self.keyspace.send(batch).await? {
+            if !decode::<bool>(answer)? {
+                return Ok(RestoreOutcome::Retry);
+            }
         }
         let partition = id.partition();
-        let call = Call::new("post_restore")
+        let call = place("post_restore", snapshot)
             .key(keys::restoring(id))
-            .key(keys::archive_outbox(partition))
+            .key(keys::post_tombstones(partition))
             .key(keys::evictable(partition))
-            .keys(keys::of_post(id))
-            .key(keys::staged_likes(id))
-            .key(keys::staged_comments(id))
-            .key(keys::staged_comment_bodies(id))
-            .key(keys::staged_reposts(id))
             .key(keys::erasure_fence(partition))
+            .journal(partition, keys::journal(partition))
             .arg(holder)
             .arg(id.get())
             .arg(until)
-            .arg(PostBody::write(&snapshot.post.content))
-            .arg(snapshot.likes.len())
-            .arg(snapshot.comments.len())
-            .arg(snapshot.reposts.len())
             .arg(erasing);
         match Outcome::read(self.keyspace.call(call).await?)? {
             Outcome::Done | Outcome::Unchanged => Ok(RestoreOutcome::Restored),
@@ -114,41 +99,61 @@ impl Store {
             other => Err(other.unexpected()),
         }
     }
+}
 
-    // Stages the lists of a post. Returns whether the lease was held throughout.
-    async fn stage(&self, snapshot: &Snapshot, holder: &str) -> Result<bool, Error> {
-        let id = snapshot.post.id;
-        let stage = |key: String, command: &str| {
-            let call = Call::new("post_stage").key(keys::restoring(id)).key(key);
-            call.arg(holder).arg(RESTORE_LEASE_TTL.as_millis() as u64).arg(command)
-        };
-        let mut batch = Batch::new();
-        for likes in snapshot.likes.chunks(CHUNK) {
-            let call = stage(keys::staged_likes(id), "ZADD");
-            let add = |call: Call, like: &Entry| call.arg(like.score).arg(like.member);
-            batch.call(id.partition(), likes.iter().fold(call, add));
-        }
-        for comments in snapshot.comments.chunks(CHUNK) {
-            let call = stage(keys::staged_comments(id), "ZADD");
-            let add =
-                |call: Call, comment: &Comment| call.arg(comment.id.get()).arg(comment.id.get());
-            batch.call(id.partition(), comments.iter().fold(call, add));
-            let call = stage(keys::staged_comment_bodies(id), "HSET");
-            let add = |call: Call, comment: &Comment| {
-                call.arg(comment.id.get()).arg(CommentBody::write(&comment.content))
-            };
-            batch.call(id.partition(), comments.iter().fold(call, add));
-        }
-        for reposts in snapshot.reposts.chunks(CHUNK) {
-            let call = stage(keys::staged_reposts(id), "ZADD");
-            let add = |call: Call, repost: &PostId| call.arg(repost.get()).arg(repost.get());
-            batch.call(id.partition(), reposts.iter().fold(call, add));
-        }
-        for answer in self.keyspace.send(batch).await? {
-            if !decode::<bool>(answer)? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+/// Returns the call that begins a restore. It answers whether the lease was acquired.
+pub(super) fn begin(id: PostId, holder: &str) -> Call {
+    Call::new("post_begin_restore")
+        .key(keys::restoring(id))
+        .key(keys::post_tombstones(id.partition()))
+        .key(keys::post(id))
+        .keys(keys::staged(id))
+        .arg(holder)
+        .arg(RESTORE_LEASE_TTL.as_millis() as u64)
+        .arg(id.get())
+}
+
+/// Returns a call that moves the staged lists of a post into place, with the keys and arguments
+/// that these functions share.
+pub(super) fn place(function: &'static str, snapshot: &Snapshot) -> Call {
+    let id = snapshot.post.id;
+    Call::new(function)
+        .keys(keys::of_post(id))
+        .keys(keys::staged(id))
+        .arg(PostBody::write(&snapshot.post.content))
+        .arg(snapshot.likes.len())
+        .arg(snapshot.comments.len())
+        .arg(snapshot.reposts.len())
+}
+
+/// Adds the calls that stage the lists of a post, and returns their number. Each answers whether the
+/// lease is held.
+pub(super) fn stage(batch: &mut Batch, snapshot: &Snapshot, holder: &str) -> usize {
+    let before = batch.len();
+    let id = snapshot.post.id;
+    let stage = |key: String, command: &str| {
+        let call = Call::new("post_stage").key(keys::restoring(id)).key(key);
+        call.arg(holder).arg(RESTORE_LEASE_TTL.as_millis() as u64).arg(command)
+    };
+    for likes in snapshot.likes.chunks(CHUNK) {
+        let call = stage(keys::staged_likes(id), "ZADD");
+        let add = |call: Call, like: &Entry| call.arg(like.score).arg(like.member);
+        batch.call(id.partition(), likes.iter().fold(call, add));
     }
+    for comments in snapshot.comments.chunks(CHUNK) {
+        let call = stage(keys::staged_comments(id), "ZADD");
+        let add = |call: Call, comment: &Comment| call.arg(comment.id.get()).arg(comment.id.get());
+        batch.call(id.partition(), comments.iter().fold(call, add));
+        let call = stage(keys::staged_comment_bodies(id), "HSET");
+        let add = |call: Call, comment: &Comment| {
+            call.arg(comment.id.get()).arg(CommentBody::write(&comment.content))
+        };
+        batch.call(id.partition(), comments.iter().fold(call, add));
+    }
+    for reposts in snapshot.reposts.chunks(CHUNK) {
+        let call = stage(keys::staged_reposts(id), "ZADD");
+        let add = |call: Call, repost: &PostId| call.arg(repost.get()).arg(repost.get());
+        batch.call(id.partition(), reposts.iter().fold(call, add));
+    }
+    batch.len() - before
 }

@@ -225,7 +225,7 @@ impl TieredStore {
             if !has_more || ids.len() == count {
                 return Ok(PostPage { ids, next: before.filter(|_| has_more) });
             }
-            // Many of these posts have tombstones that are not archived yet.
+            // Many of these posts have deletions that are not recorded yet.
             size = DELETED_PAGE;
         }
     }

@@ -1,6 +1,6 @@
 //! Restores an archived post to Redis, where it can be changed.
 //!
-//! One call at a time restores a post, under a lease. It reads the post's snapshot from the
+//! One call at a time restores a post, under a lease. It reads the post with its lists from the
 //! archive, stages the parts in Redis, and moves them into place in one step. That step fails if
 //! the lease is lost or the post is in Redis. A missing post cannot be evicted, and a deletion ends
 //! the lease. So while the lease is held, the snapshot is current. After a crash, the staged keys

@@ -1,12 +1,13 @@
 //! A post service without jobs: the test decides when posts are archived and evicted.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use microblog_post::{
-    Archive, Archiver, Changes, Config, Evictions, Evictor, Posts, TieredStore, verify_partition,
+    Archive, Config, Evictions, Evictor, PostTables, Posts, Store, TieredStore, recorder,
+    verify_partition,
 };
+use microblog_record::Recorder;
 use microblog_testkit::Topology;
-use tokio::sync::Mutex;
 
 use crate::support::{
     self, System, WITHOUT_JOBS,
@@ -51,7 +52,7 @@ pub(crate) struct Aging {
     pub(crate) archive: Archive,
     pub(crate) config: Config,
     pub(crate) evictor: Evictor,
-    archiver: Mutex<Archiver>,
+    pub(crate) recorder: Arc<Recorder<PostTables>>,
 }
 
 impl Aging {
@@ -67,10 +68,20 @@ impl Aging {
         hot_posts: usize,
         more: &[&str],
     ) -> Self {
+        Self::start_in(Topology::Single, archives, hot_posts, more).await
+    }
+
+    /// Likewise in a topology.
+    pub(crate) async fn start_in(
+        topology: Topology,
+        archives: &ArchiveServer,
+        hot_posts: usize,
+        more: &[&str],
+    ) -> Self {
         let url = archives.another().await;
         let flags = flags(&url, hot_posts);
         let flags: Vec<_> = flags.iter().map(String::as_str).chain(more.iter().copied()).collect();
-        let system = System::start_as(WITHOUT_JOBS, Topology::Single, &flags).await;
+        let system = System::start_as(WITHOUT_JOBS, topology, &flags).await;
         Self::on(system, &url, hot_posts).await
     }
 
@@ -87,7 +98,8 @@ impl Aging {
         let service = microblog_post::service(&config, None, WITHOUT_JOBS).await.unwrap();
         let address = support::run(service, &config);
         let client = support::client(&address);
-        Self::on(System { address, client, ..before }, &url, hot_posts).await
+        let store = Store::open(&config).unwrap();
+        Self::on(System { address, client, store, ..before }, &url, hot_posts).await
     }
 
     /// Continues with a service whose archive is at `url`.
@@ -96,11 +108,12 @@ impl Aging {
         let flags: Vec<_> = flags.iter().map(String::as_str).collect();
         let config = support::config(&system.redis.url("post"), &flags);
         let archive = Archive::open(&config.database).unwrap().unwrap();
-        let evictor = Evictor::new(system.store.clone(), archive.clone(), &config.archive);
-        let mut archiver = Archiver::new(system.store.clone(), archive.clone());
-        while archiver.drain_page().await.unwrap() {}
-        let (url, archiver) = (url.to_owned(), Mutex::new(archiver));
-        Self { system, url, archive, config, evictor, archiver }
+        let store = || system.store.clone();
+        let recorder = Arc::new(recorder(&system.store, &archive, &config.archive));
+        let evictor = Evictor::new(store(), archive.clone(), recorder.clone(), &config.archive);
+        recorder.run().await.unwrap();
+        let url = url.to_owned();
+        Self { system, url, archive, config, evictor, recorder }
     }
 
     /// Returns the tiered store of the service.
@@ -115,17 +128,9 @@ impl Aging {
         Posts::new(self.tiered(), delivery)
     }
 
-    /// Writes changes to the archive.
-    pub(crate) async fn write(&self, changes: &Changes) {
-        let mut transaction = self.archive.begin_write().await.unwrap();
-        transaction.add(changes).await.unwrap();
-        transaction.commit().await.unwrap();
-    }
-
-    /// Drains the archive outbox.
+    /// Records all changes.
     pub(crate) async fn archive(&self) {
-        let mut archiver = self.archiver.lock().await;
-        while archiver.drain_page().await.unwrap() {}
+        self.recorder.run().await.unwrap();
     }
 
     /// Archives, then evicts what is old in the partitions of some accounts or posts.

@@ -94,10 +94,10 @@ async fn a_deleted_post_is_gone_before_its_tombstone_is_archived(archives: &Arch
         let left = format!("SELECT COUNT(*) FROM {table} WHERE post = {post}");
         assert_eq!(aging.count(&left).await, 0, "{table}");
     }
-    // The tombstone expires after a day.
+    // The row without content expires after weeks.
     aging.evictor.purge().await.unwrap();
     assert_eq!(aging.count("SELECT COUNT(*) FROM posts WHERE deleted <> 0").await, 1);
-    while aging.archive.purge(i64::MAX as u64).await.unwrap() > 0 {}
+    while aging.archive.purge_before(i64::MAX as u64, 0).await.unwrap() > 0 {}
     assert_eq!(aging.count("SELECT COUNT(*) FROM posts").await, 2);
     is_gone(system, post, &others).await;
     aging.is_sound().await;

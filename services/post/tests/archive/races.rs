@@ -6,9 +6,9 @@ use std::{
     time::Duration,
 };
 
-use futures::future::{join, join_all};
-use microblog_domain::CommentId;
-use microblog_post::{Changes, RestoreOutcome, Snapshot};
+use futures::future::{join, join_all, join4};
+use microblog_domain::{PostId, Stamp};
+use microblog_post::RestoreOutcome;
 use microblog_proto::common::ErrorReason;
 use microblog_testkit::eventually;
 use tonic::Code;
@@ -27,12 +27,11 @@ use crate::{
 on_both! {
     a_late_restore_does_not_bring_a_deleted_post_back
     a_late_restore_does_not_bring_back_a_stale_snapshot
-    a_late_archiver_does_not_insert_a_deleted_comment
     a_comment_added_meanwhile_survives_the_eviction
-    a_post_that_changed_since_its_snapshot_is_not_evicted
+    a_post_that_changed_since_its_mark_is_not_evicted
     of_two_evictors_the_later_mark_wins
     writes_find_a_post_that_is_evicted_again_and_again
-    concurrent_writes_of_the_same_rows_do_not_deadlock
+    recorders_an_eraser_and_purges_do_not_deadlock
 }
 
 const AUTHOR: u64 = id(1);
@@ -48,20 +47,17 @@ async fn evictable(aging: &Aging) -> u64 {
     post
 }
 
-/// Reads the snapshot of a post, as the evictor does.
-async fn read_to_evict(aging: &Aging, post: u64) -> Snapshot {
-    let (store, id) = (&aging.system.store, support::post(post));
-    let mark = store.mark_for_eviction(&[id]).await.unwrap()[0].unwrap();
-    let read = store.post(id, None).await.unwrap().unwrap();
-    store.read_snapshot(read, mark).await.unwrap()
+/// Marks a post, as the evictor does, and records what precedes the mark.
+async fn mark(aging: &Aging, post: u64) -> (PostId, u64) {
+    let id = support::post(post);
+    let mark = aging.system.store.mark_for_eviction(&[id]).await.unwrap()[0].unwrap();
+    aging.archive().await;
+    (id, mark)
 }
 
-/// Writes the snapshot, and evicts the post. Returns whether it was evicted.
-async fn evict_as_read(aging: &Aging, snapshot: &Snapshot) -> bool {
-    let id = snapshot.post.id;
-    let written = aging.archive.write_snapshots(std::slice::from_ref(snapshot)).await.unwrap();
-    written.contains(&id)
-        && aging.system.store.evict(&[(id, snapshot.mark)]).await.unwrap() == [true]
+/// Evicts a marked post. Returns whether it was evicted.
+async fn evict(aging: &Aging, marked: (PostId, u64)) -> bool {
+    aging.system.store.evict(&[marked]).await.unwrap() == [true]
 }
 
 async fn a_late_restore_does_not_bring_a_deleted_post_back(archives: &ArchiveServer) {
@@ -73,7 +69,7 @@ async fn a_late_restore_does_not_bring_a_deleted_post_back(archives: &ArchiveSer
     let (id, holder) = (support::post(post), "late holder");
     assert!(store.begin_restore(id, holder).await.unwrap());
     let snapshot = aging.archive.read_snapshot(id).await.unwrap().unwrap();
-    // Before the restore ends, the post is deleted, and the tombstone archived.
+    // Before the restore ends, the post is deleted, and the deletion recorded.
     system.delete(AUTHOR, post).await.unwrap();
     aging.archive().await;
     assert_ne!(store.restore(&snapshot, holder, 0, "").await.unwrap(), RestoreOutcome::Restored);
@@ -123,39 +119,16 @@ async fn a_crashed_restore_blocks_a_post_for_seconds_only() {
     aging.is_sound().await;
 }
 
-async fn a_late_archiver_does_not_insert_a_deleted_comment(archives: &ArchiveServer) {
-    let aging = Aging::start(archives, 0).await;
-    let (system, store) = (&aging.system, &aging.system.store);
-    let post = evictable(&aging).await;
-    let comment = system.comment(FAN, post, "well", 0).await.unwrap().id;
-    let id = CommentId::new(comment).unwrap();
-    // An archiver has read the comment; before it writes, the comment is deleted, and the post
-    // evicted.
-    let comments = store.comments(support::post(post), &[id]).await.unwrap();
-    assert_eq!(comments.len(), 1);
-    system.uncomment(FAN, post, comment).await.unwrap();
-    assert!(evict_as_read(&aging, &read_to_evict(&aging, post).await).await);
-    aging.write(&Changes { comments, ..Changes::default() }).await;
-
-    assert_eq!(List::oldest(post).whole(&system.client, 5).await, Vec::<u64>::new());
-    system.like(FAN, post).await.unwrap();
-    assert_eq!(List::oldest(post).whole(&system.client, 5).await, Vec::<u64>::new());
-    assert_eq!(system.get(post, 0).await.unwrap().comments, 0);
-    aging.is_sound().await;
-    aging.evict(&[post]).await;
-    aging.is_sound().await;
-}
-
 async fn a_comment_added_meanwhile_survives_the_eviction(archives: &ArchiveServer) {
     let aging = Aging::start(archives, 0).await;
     let system = &aging.system;
     let post = evictable(&aging).await;
     let first = system.comment(FAN, post, "well", 0).await.unwrap().id;
-    let snapshot = read_to_evict(&aging, post).await;
-    // A comment is added, and another process archives it.
+    let marked = mark(&aging, post).await;
+    // A comment is added, and another process records it.
     let second = system.comment(FAN, post, "well?", first).await.unwrap().id;
     aging.archive().await;
-    assert!(!evict_as_read(&aging, &snapshot).await, "the post has changed");
+    assert!(!evict(&aging, marked).await, "the post has changed");
     assert_eq!(List::oldest(post).whole(&system.client, 5).await, [first, second]);
 
     aging.evict(&[post]).await;
@@ -167,14 +140,14 @@ async fn a_comment_added_meanwhile_survives_the_eviction(archives: &ArchiveServe
     aging.is_sound().await;
 }
 
-async fn a_post_that_changed_since_its_snapshot_is_not_evicted(archives: &ArchiveServer) {
+async fn a_post_that_changed_since_its_mark_is_not_evicted(archives: &ArchiveServer) {
     let aging = Aging::start(archives, 0).await;
     let system = &aging.system;
     let post = evictable(&aging).await;
     let comment = system.comment(FAN, post, "well", 0).await.unwrap().id;
     let mut repost = 0;
     for change in 0..6 {
-        let snapshot = read_to_evict(&aging, post).await;
+        let marked = mark(&aging, post).await;
         match change {
             0 => drop(system.like(FAN, post).await.unwrap()),
             1 => drop(system.unlike(FAN, post).await.unwrap()),
@@ -184,15 +157,15 @@ async fn a_post_that_changed_since_its_snapshot_is_not_evicted(archives: &Archiv
             _ => system.delete(FAN, repost).await.unwrap(),
         }
         let before = system.get(post, FAN).await.unwrap();
-        assert!(!evict_as_read(&aging, &snapshot).await, "change {change}");
+        assert!(!evict(&aging, marked).await, "change {change}");
         assert_eq!(system.get(post, FAN).await.unwrap(), before, "change {change}");
     }
     // A call that changes nothing does not prevent the eviction.
     let other = evictable(&aging).await;
-    let snapshot = read_to_evict(&aging, other).await;
+    let marked = mark(&aging, other).await;
     system.unlike(id(9), other).await.unwrap();
     system.delete(id(9), other).await.unwrap_err();
-    assert!(evict_as_read(&aging, &snapshot).await);
+    assert!(evict(&aging, marked).await);
     aging.is_sound().await;
 }
 
@@ -200,15 +173,15 @@ async fn of_two_evictors_the_later_mark_wins(archives: &ArchiveServer) {
     let aging = Aging::start(archives, 0).await;
     let system = &aging.system;
     let post = evictable(&aging).await;
-    let early = read_to_evict(&aging, post).await;
+    let early = mark(&aging, post).await;
     system.like(FAN, post).await.unwrap();
-    let late = read_to_evict(&aging, post).await;
-    assert!(evict_as_read(&aging, &late).await);
-    assert!(!evict_as_read(&aging, &early).await, "what it read is older");
+    let late = mark(&aging, post).await;
+    assert!(!evict(&aging, early).await, "its mark is older");
+    assert!(evict(&aging, late).await);
     assert_eq!(List::Likers(post).whole(&system.client, 5).await, [FAN]);
     assert_eq!(system.get(post, FAN).await.unwrap().likes, 1);
     system.unlike(FAN, post).await.unwrap();
-    assert!(!evict_as_read(&aging, &late).await, "the post is restored");
+    assert!(!evict(&aging, late).await, "the post is restored");
     assert_eq!(system.get(post, FAN).await.unwrap().likes, 0);
     aging.is_sound().await;
 }
@@ -257,30 +230,39 @@ async fn writes_find_a_post_that_is_evicted_again_and_again(archives: &ArchiveSe
     aging.is_sound().await;
 }
 
-async fn concurrent_writes_of_the_same_rows_do_not_deadlock(archives: &ArchiveServer) {
-    const TIMES: u64 = 20;
-    const POSTS: u64 = 100;
+async fn recorders_an_eraser_and_purges_do_not_deadlock(archives: &ArchiveServer) {
+    const TIMES: u64 = 10;
+    const POSTS: u64 = 40;
     let aging = Aging::start(archives, 0).await;
-    let ends = |time: u64| (1..=POSTS).map(move |n| (support::post(id(time * POSTS + n)), n));
-    let writes = |is_reversed: bool| {
-        let aging = &aging;
-        async move {
-            for time in 0..TIMES {
-                let mut deleted_posts: Vec<_> = ends(time).collect();
-                if is_reversed {
-                    deleted_posts.reverse();
-                }
-                aging.write(&Changes { deleted_posts, ..Default::default() }).await;
+    let system = &aging.system;
+    let changes = async {
+        for time in 0..TIMES {
+            let made = join_all((1..=POSTS).map(|n| system.create(id(n), "goes"))).await;
+            for (n, post) in made.into_iter().enumerate() {
+                let (author, post) = (id(n as u64 + 1), post.unwrap().id);
+                system.like(id(100 + time), post).await.unwrap();
+                system.unlike(id(100 + time), post).await.unwrap();
+                system.delete(author, post).await.unwrap();
             }
         }
     };
-    join(writes(false), writes(true)).await;
-    let mut ended = 0;
-    loop {
-        match aging.archive.purge(POSTS + 1).await.unwrap() {
-            0 => break,
-            removed => ended += removed,
+    let is_done = AtomicU64::new(0);
+    let others = async {
+        while is_done.load(Ordering::Relaxed) == 0 {
+            let erased = aging.archive.erase_likes(user(100), 500);
+            let purged = aging.archive.purge_before(Stamp::END - 1, 0);
+            let (_, _, erased, purged) =
+                join4(aging.archive(), aging.archive(), erased, purged).await;
+            erased.and(purged).unwrap();
         }
-    }
-    assert_eq!(ended, TIMES * POSTS);
+    };
+    join(others, async {
+        changes.await;
+        is_done.store(1, Ordering::Relaxed);
+    })
+    .await;
+    aging.archive().await;
+    while aging.archive.purge_before(Stamp::END - 1, 0).await.unwrap() > 0 {}
+    assert_eq!(aging.count("SELECT COUNT(*) FROM posts").await, 0);
+    assert_eq!(aging.count("SELECT COUNT(*) FROM likes").await, 0);
 }

@@ -1,7 +1,7 @@
 //! Every read of an evicted or restored post answers as before the eviction.
 
 use microblog_proto::post as pb;
-use microblog_testkit::redis::cmd;
+use microblog_testkit::{Topology, redis::cmd};
 
 use crate::{
     aging::{Aging, on_both},
@@ -229,8 +229,7 @@ async fn below_all(system: &System, seen: &[u64]) -> Vec<u64> {
 }
 
 async fn likes_with_equal_stamps_keep_their_order(archives: &ArchiveServer) {
-    let aging = Aging::start(archives, 0).await;
-    let system = &aging.system;
+    let system = System::start_without_jobs(Topology::Single).await;
     let post = system.create(AUTHOR, "liked by all at once").await.unwrap().id;
     let key = |kind: &str| format!("post:{{{}}}:{kind}:{post}", support::post(post).partition());
     let mut admin = system.redis.nodes()[0].admin().await;
@@ -253,7 +252,9 @@ async fn likes_with_equal_stamps_keep_their_order(archives: &ArchiveServer) {
     }
     assert_eq!(tokens.len(), fans.len());
 
+    let aging = Aging::start_after(system, archives, 0).await;
     aging.evict(&[post]).await;
+    let system = &aging.system;
     for page_size in [1, 2, 3, 5, 200] {
         assert_eq!(list.whole(&system.client, page_size).await, before, "by {page_size}");
     }

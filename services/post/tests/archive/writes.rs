@@ -23,7 +23,7 @@ on_both! {
     posts_from_before_the_archive_are_evicted
     a_call_that_changes_nothing_restores_no_post
     restores_are_rate_limited_per_account
-    a_post_whose_row_is_lost_is_archived_again_and_evicted
+    a_post_whose_row_is_lost_stays_in_redis
     a_deleted_repost_postpones_the_eviction_while_updates_may_be_in_flight
 }
 
@@ -222,11 +222,8 @@ async fn posts_from_before_the_archive_are_evicted(archives: &ArchiveServer) {
 
     let aging = Aging::start_after(before, archives, 3).await;
     let system = &aging.system;
-    assert_eq!(system.store.archive_outbox_length().await.unwrap(), 0);
-    // Unknown posts get outbox entries, are archived, and then evicted, a hundred at a time.
-    while aging.age(&[AUTHOR, OTHER]).await.evicted > 0
-        || system.store.archive_outbox_length().await.unwrap() > 0
-    {}
+    // A new database is filled with what there is.
+    aging.age(&[AUTHOR, OTHER]).await;
     let in_redis = async |id| !support::keys_of(system, id).await.is_empty();
     assert!(in_redis(posts[2]).await && !in_redis(posts[3]).await && !in_redis(old).await);
     assert_eq!(List::UserPosts(AUTHOR).whole(&system.client, 40).await, posts);
@@ -306,7 +303,7 @@ async fn restores_are_rate_limited_per_account(archives: &ArchiveServer) {
     aging.is_sound().await;
 }
 
-async fn a_post_whose_row_is_lost_is_archived_again_and_evicted(archives: &ArchiveServer) {
+async fn a_post_whose_row_is_lost_stays_in_redis(archives: &ArchiveServer) {
     let aging = Aging::start(archives, 0).await;
     let system = &aging.system;
     let post = system.create(AUTHOR, "lost").await.unwrap().id;
@@ -319,11 +316,9 @@ async fn a_post_whose_row_is_lost_is_archived_again_and_evicted(archives: &Archi
     assert_eq!(execute(&mut connect(&aging.url).await, &lose).await, 1);
 
     assert_eq!(aging.age(&[post]).await.evicted, 0, "the archive does not have it");
-    aging.evict(&[post]).await;
     let found = system.get(post, FAN).await.unwrap();
     assert_eq!((&*found.text, found.likes, found.comments, found.liked), ("lost", 1, 1, true));
     assert_eq!(List::oldest(post).whole(&system.client, 1).await, [comment.id]);
-    aging.is_sound().await;
 }
 
 /// Makes a post's tombstones of reposts older by some minutes.

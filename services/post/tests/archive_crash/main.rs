@@ -11,14 +11,17 @@ mod outcome;
 mod support;
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
 use futures::future::{join, join_all};
 use load::Load;
 use microblog_domain::Partition;
-use microblog_post::{Archive, Archiver, Config, Evictor, Store};
+use microblog_post::{Archive, Config, Evictor, Store, recorder};
 use microblog_testkit::{self as testkit, Process, RedisServer};
 use support::{
     archives::{ArchiveServer, Kind},
@@ -75,7 +78,7 @@ impl Deployed {
         Process::start_on(self.port, PROGRAM, &args).await
     }
 
-    /// Returns the configuration of another process that archives and evicts like this one.
+    /// Returns the configuration of another process that records and evicts like this one.
     fn config(&self, flags: &[&str]) -> Config {
         let archive_url = format!("--database-url={}", self.archives.url());
         let flags: Vec<_> =
@@ -84,22 +87,30 @@ impl Deployed {
     }
 }
 
-/// Archives and evicts beside the process, without its leases, and is cancelled again and again.
-async fn archives_and_evicts(config: &Config, is_done: &AtomicBool, evicted: &AtomicU64) {
+/// Records and evicts beside the process, without its leases, and is cancelled again and again.
+async fn records_and_evicts(config: &Config, is_done: &AtomicBool, evicted: &AtomicU64) {
     let store = Store::open(config).unwrap();
+    let partitions: Vec<_> = (0..PARTITIONS).map(Partition::new).collect();
+    let archive = Archive::open(&config.database).unwrap().unwrap();
+    let recorder = Arc::new(recorder(&store, &archive, &config.archive));
+    // Calls are rejected until the stores were compared once.
+    testkit::eventually("the stores are compared", support::PATIENCE, async || {
+        recorder.run().await.is_ok()
+    })
+    .await;
+    let evictor = Evictor::new(store, archive, recorder.clone(), &config.archive);
     let mut milliseconds = 1;
     while !is_done.load(Ordering::Relaxed) {
-        let archive = Archive::open(&config.database).unwrap().unwrap();
-        let evictor = Evictor::new(store.clone(), archive.clone(), &config.archive);
-        let mut archiver = Archiver::new(store.clone(), archive);
         let work = async {
             loop {
                 // Failures are ignored, since every outage ends.
-                let moved = join_all((0..PARTITIONS).map(|n| evictor.partition(Partition::new(n))));
-                let (archived, moved) = join(archiver.drain_page(), moved).await;
-                let moved = moved.into_iter().flatten().map(|moved| moved.evicted);
-                evicted.fetch_add(moved.sum(), Ordering::Relaxed);
-                let pause = if archived.is_ok() { 5 } else { 100 };
+                let moved = join_all(partitions.iter().map(async |partition| {
+                    let moved = evictor.partition(*partition).await;
+                    let moved = moved.map_or(0, |moved| moved.evicted);
+                    evicted.fetch_add(moved, Ordering::Relaxed);
+                }));
+                let (recorded, _) = join(recorder.record(&partitions), moved).await;
+                let pause = if recorded.is_ok() { 5 } else { 100 };
                 tokio::time::sleep(Duration::from_millis(pause)).await;
             }
         };
@@ -149,7 +160,7 @@ async fn nothing_is_lost(kind: Kind) {
     let load = Load::default();
     let (is_done, evicted) = (AtomicBool::new(false), AtomicU64::new(0));
     let driver = deployed.config(&["--hot-posts=5", "--warm-window=200ms"]);
-    let moving = archives_and_evicts(&driver, &is_done, &evicted);
+    let moving = records_and_evicts(&driver, &is_done, &evicted);
     let work = async {
         join(load.run(&client), faults(&deployed, kind, &load)).await;
         is_done.store(true, Ordering::Relaxed);

@@ -1,10 +1,13 @@
 //! The final state: what the callers expect, and nothing else.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    sync::Arc,
+};
 
 use futures::{StreamExt as _, stream};
 use microblog_domain::Partition;
-use microblog_post::{Archive, Archiver, Config, Evictor, Store};
+use microblog_post::{Archive, Config, Evictor, Store, recorder};
 use microblog_proto::post as pb;
 use microblog_testkit::eventually;
 
@@ -20,16 +23,13 @@ pub(crate) async fn is_right(client: &Client, load: &Load, config: &Config, hear
     let gone = load.gone.lock().unwrap().clone();
     assert!(known.len() > 150 && gone.len() > 10, "{} made, {} deleted", known.len(), gone.len());
     let store = Store::open(config).unwrap();
-    eventually("all is archived", 2 * PATIENCE, async || {
-        store.archive_outbox_length().await.is_ok_and(|count| count == 0)
-    })
-    .await;
+    let archive = Archive::open(&config.database).unwrap().unwrap();
+    let recorder = Arc::new(recorder(&store, &archive, &config.archive));
+    eventually("all is recorded", 2 * PATIENCE, async || recorder.run().await.is_ok()).await;
     settles(client).await;
     all_is_there(client, &known, &gone).await;
 
-    let archive = Archive::open(&config.database).unwrap().unwrap();
-    assert!(!Archiver::new(store.clone(), archive.clone()).drain_page().await.unwrap());
-    let evictor = Evictor::new(store, archive, &config.archive);
+    let evictor = Evictor::new(store, archive, recorder, &config.archive);
     let mut evicted = 0;
     for partition in (0..PARTITIONS).map(Partition::new) {
         evicted += evictor.partition(partition).await.unwrap().evicted;

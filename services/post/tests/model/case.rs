@@ -58,7 +58,7 @@ pub(crate) struct Archived {
     pub(crate) callers: Archive,
 }
 
-/// What all cases of a test share.
+/// The stores of a case.
 pub(crate) struct Place {
     pub(crate) store: Store,
     pub(crate) admins: Vec<MultiplexedConnection>,
@@ -97,7 +97,7 @@ impl Archived {
 }
 
 impl Case {
-    /// Returns a case with its own users, whom no other case of the archive has.
+    /// Returns a case with its own users.
     pub(crate) fn new(number: u64, place: &Place, is_archived: bool) -> Self {
         let Place { store, admins, config, archived, watch } = place;
         let id = |n| support::id(8 * number + n);
@@ -215,7 +215,7 @@ impl Case {
 
     async fn backlogs_are_empty(&self) -> bool {
         for user in self.users {
-            if self.store.backlogs(user.partition()).await.unwrap() != [0; 4] {
+            if self.store.backlogs(user.partition()).await.unwrap() != [0; 3] {
                 return false;
             }
         }

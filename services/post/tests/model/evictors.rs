@@ -1,13 +1,15 @@
-//! Archivers, evictors and restores: two processes that are killed at any moment, and others that
+//! Recorders, evictors and restores: two processes that are killed at any moment, and others that
 //! execute single steps late.
 
 use std::{
     collections::BTreeSet,
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use microblog_domain::{Partition, PostId, Stamp};
-use microblog_post::{Archive, Archiver, Error, Evictor, RestoreOutcome};
+use microblog_post::{Archive, Error, Evictor, PostTables, RestoreOutcome, recorder};
+use microblog_record::{RecordError, Recorder};
 use microblog_testkit::redis;
 use tokio::{
     task::JoinSet,
@@ -15,7 +17,7 @@ use tokio::{
 };
 use uuid::Uuid;
 
-use crate::case::{Archived, Case, PAUSE, patiently};
+use crate::case::{Case, PAUSE, patiently};
 
 /// Returns a random number below a bound.
 pub(crate) fn any_below(end: u64) -> u64 {
@@ -31,27 +33,27 @@ async fn pause_randomly(case: &Case) {
     }
 }
 
-/// Enables the archive outbox.
+/// Opens the journals.
 pub(crate) async fn begin(case: &Case) {
-    if case.archived.is_some() {
-        let partitions = case.users.map(|user| user.partition());
-        case.store.enable_archive_outbox(&partitions).await.unwrap();
+    if let Some(archived) = &case.archived {
+        compare(&case.recorder(&archived.callers)).await;
     }
 }
 
-/// Starts to archive and evict.
+/// Starts to record and evict, unless that begins later.
 pub(crate) fn spawn(case: &Case, background: &mut JoinSet<()>) {
-    let Some(archived) = &case.archived else { return };
+    let Some(archived) = case.archived.as_ref().filter(|_| case.is_archived) else { return };
     for archive in &archived.jobs {
-        background.spawn(archive_for_ever(case.clone(), archive.clone()));
-        background.spawn(evict_for_ever(case.clone(), archived.clone(), archive.clone()));
-        background.spawn(evict_late_for_ever(case.clone(), archive.clone()));
+        let recorder = case.recorder(archive);
+        background.spawn(record_for_ever(case.clone(), recorder.clone()));
+        background.spawn(evict_for_ever(case.clone(), archive.clone(), recorder.clone()));
+        background.spawn(evict_late_for_ever(case.clone(), recorder));
     }
     background.spawn(restore_late_for_ever(case.clone(), archived.callers.clone()));
 }
 
 // Executes work that is cancelled now and then.
-async fn cancelled_now_and_then<T>(work: impl Future<Output = Result<T, Error>>) {
+async fn cancelled_now_and_then<T, E: std::fmt::Debug>(work: impl Future<Output = Result<T, E>>) {
     let life = match any_below(3) {
         0 => Duration::from_millis(any_below(30)),
         _ => Duration::from_secs(60),
@@ -61,19 +63,15 @@ async fn cancelled_now_and_then<T>(work: impl Future<Output = Result<T, Error>>)
     }
 }
 
-async fn archive_for_ever(case: Case, archive: Archive) {
-    let mut archiver = Archiver::new(case.store.clone(), archive);
-    // The first run migrates, under a lock that its connection holds even if the task is cancelled.
-    // A killed process closes the connection; the tasks here do not.
-    archiver.drain_page().await.unwrap();
+async fn record_for_ever(case: Case, recorder: Arc<Recorder<PostTables>>) {
     loop {
-        cancelled_now_and_then(archiver.drain_page()).await;
+        cancelled_now_and_then(recorder.record(&partitions(&case))).await;
         sleep(case.pause()).await;
     }
 }
 
-async fn evict_for_ever(case: Case, archived: Archived, archive: Archive) {
-    let evictor = Evictor::new(case.store.clone(), archive, &archived.config);
+async fn evict_for_ever(case: Case, archive: Archive, recorder: Arc<Recorder<PostTables>>) {
+    let evictor = case.evictor(&archive, &recorder);
     loop {
         for partition in partitions(&case) {
             cancelled_now_and_then(evictor.partition(partition)).await;
@@ -85,12 +83,13 @@ async fn evict_for_ever(case: Case, archived: Archived, archive: Archive) {
 
 fn partitions(case: &Case) -> Vec<Partition> {
     let mut partitions: Vec<_> = case.users.iter().map(|user| user.partition()).collect();
-    partitions.dedup_by_key(|partition| partition.number());
+    partitions.sort_unstable();
+    partitions.dedup();
     partitions
 }
 
 // Evicts single posts step by step, late, or cancelled between two steps.
-async fn evict_late_for_ever(case: Case, archive: Archive) {
+async fn evict_late_for_ever(case: Case, recorder: Arc<Recorder<PostTables>>) {
     loop {
         sleep(PAUSE).await;
         let partition = case.users[any_below(4) as usize].partition();
@@ -100,17 +99,16 @@ async fn evict_late_for_ever(case: Case, archive: Archive) {
             continue;
         }
         let id = ids[any_below(ids.len() as u64) as usize];
-        evict_late(&case, &archive, id).await.unwrap();
+        evict_late(&case, &recorder, id).await.unwrap();
     }
 }
 
-async fn evict_late(case: &Case, archive: &Archive, id: PostId) -> Result<(), Error> {
+async fn evict_late(case: &Case, recorder: &Recorder<PostTables>, id: PostId) -> Result<(), Error> {
     let Some(mark) = case.store.mark_for_eviction(&[id]).await?[0] else { return Ok(()) };
-    let Some(post) = case.store.post(id, None).await? else { return Ok(()) };
     pause_randomly(case).await;
-    let snapshot = case.store.read_snapshot(post, mark).await?;
+    record(recorder, &[id.partition()]).await?;
     pause_randomly(case).await;
-    if !archive.write_snapshots(&[snapshot]).await?.contains(&id) || any_below(4) == 0 {
+    if any_below(4) == 0 {
         case.watch.count().late += 1;
         return Ok(());
     }
@@ -162,7 +160,34 @@ async fn restore_late(case: &Case, archive: &Archive, id: PostId) -> Result<(), 
     Ok(())
 }
 
+// Opens the journals, and compares the stores: calls are rejected before. The second run notes the
+// positions, so that recorders that are made later do not reject calls again.
+async fn compare(recorder: &Recorder<PostTables>) {
+    for _ in 0..2 {
+        recorder.run().await.unwrap();
+    }
+}
+
+// Records all changes of some partitions.
+async fn record(
+    recorder: &Recorder<PostTables>,
+    partitions: &[Partition],
+) -> Result<(), RecordError> {
+    while !recorder.record(partitions).await?.more.is_empty() {}
+    Ok(())
+}
+
 impl Case {
+    fn recorder(&self, archive: &Archive) -> Arc<Recorder<PostTables>> {
+        let config = &self.archived.as_ref().expect("there is an archive").config;
+        Arc::new(recorder(&self.store, archive, config))
+    }
+
+    fn evictor(&self, archive: &Archive, recorder: &Arc<Recorder<PostTables>>) -> Evictor {
+        let config = &self.archived.as_ref().expect("there is an archive").config;
+        Evictor::new(self.store.clone(), archive.clone(), recorder.clone(), config)
+    }
+
     // Deletes a lease, as if it had expired.
     async fn lose_lease(&self, id: PostId) {
         let key = format!("post:{{{}}}:restoring:{id}", id.partition());
@@ -192,18 +217,13 @@ pub(crate) async fn let_time_pass(case: &Case) {
 /// Evicts all that can be evicted.
 pub(crate) async fn settle(case: &Case) {
     let Some(archived) = &case.archived else { return };
-    let archive = &archived.callers;
-    let mut archiver = Archiver::new(case.store.clone(), archive.clone());
-    while archiver.drain_page().await.unwrap() {}
-    let evictor = Evictor::new(case.store.clone(), archive.clone(), &archived.config);
+    let recorder = case.recorder(&archived.callers);
+    compare(&recorder).await;
+    let evictor = case.evictor(&archived.callers, &recorder);
     for partition in partitions(case) {
         evictor.partition(partition).await.unwrap();
     }
-    // Posts without outbox entries, from before the archive existed.
-    while archiver.drain_page().await.unwrap() {}
-    for partition in partitions(case) {
-        evictor.partition(partition).await.unwrap();
-    }
+    record(&recorder, &partitions(case)).await.unwrap();
 }
 
 /// Deletes an archived post, if there is one.
@@ -230,7 +250,7 @@ pub(crate) async fn purge(case: &Case) {
     if case.is_archived {
         assert_eq!(case.tombstones().await, gone);
     }
-    while archived.callers.purge(Stamp::END - 1).await.unwrap() > 0 {}
+    while archived.callers.purge_before(Stamp::END - 1, 0).await.unwrap() > 0 {}
     assert_eq!(case.tombstones().await, BTreeSet::new());
 }
 
@@ -243,5 +263,9 @@ pub(crate) async fn restore_all(case: &Case) {
         if is_back {
             case.watch.see(id, true);
         }
+    }
+    if let Some(archived) = &case.archived {
+        let recorder = case.recorder(&archived.callers);
+        record(&recorder, &partitions(case)).await.unwrap();
     }
 }

@@ -8,7 +8,7 @@
 //! succeed if the deletion of its subject had not begun when the operation ended. It must be
 //! rejected if the deletion had ended when the operation began.
 //!
-//! With an archive, posts are evicted and restored all the time as well. Two processes archive and
+//! With an archive, posts are evicted and restored all the time as well. Two processes record and
 //! evict, killed at any moment; others execute the same steps late. Readers always find what was
 //! acknowledged and is not being deleted.
 
@@ -28,16 +28,17 @@ mod support;
 mod user_operations;
 mod watch;
 
-use std::cell::Cell;
+use std::{cell::Cell, sync::Arc};
 
 use case::{Archived, Case, Place};
 use microblog_post::Store;
-use microblog_testkit::{self as testkit, Topology};
+use microblog_testkit::{self as testkit, Topology, redis::aio::MultiplexedConnection};
 use proptest::{
     prelude::*,
     test_runner::{self, RngSeed, TestError, TestRunner},
 };
 use support::archives::{ArchiveServer, Kind};
+use watch::Watch;
 
 /// All but two posts of an author can be evicted at once, also restored ones. A busy machine takes
 /// its time.
@@ -58,19 +59,6 @@ fn any_interleaving_matches_the_model(topology: Topology, archive: Option<Kind>,
     let _context = runtime.enter();
     let redis = runtime.block_on(testkit::Store::start(topology));
     let server = archive.map(|kind| runtime.block_on(ArchiveServer::start(kind)));
-    let url = server.as_ref().map(|server| format!("--database-url={}", server.url()));
-    let flags: Vec<_> = FLAGS.into_iter().chain(url.as_deref()).collect();
-    let config = support::config(&redis.url("post"), &flags);
-    let store = runtime.block_on(async {
-        let store = Store::open(&config).unwrap();
-        testkit::eventually("redis is ready", support::PATIENCE, async || store.is_ready().await)
-            .await;
-        store
-    });
-    let archived = Archived::open(&config);
-    if let Some(archived) = &archived {
-        runtime.block_on(archived.callers.migrate()).unwrap();
-    }
     let mut cases_config = test_runner::Config {
         cases,
         failure_persistence: None,
@@ -84,7 +72,7 @@ fn any_interleaving_matches_the_model(topology: Topology, archive: Option<Kind>,
     };
     let case_number = Cell::new(0);
     let admins = runtime.block_on(leftovers::admins(&redis));
-    let place = Place { store, admins, config, archived, watch: Default::default() };
+    let watch = Arc::<Watch>::default();
     for _ in 0..ROUNDS_MAX {
         cases_config.rng_seed = RngSeed::Fixed(seed);
         let mut runner = TestRunner::new(cases_config.clone());
@@ -92,6 +80,7 @@ fn any_interleaving_matches_the_model(topology: Topology, archive: Option<Kind>,
             case_number.set(case_number.get() + 1);
             runtime.block_on(async {
                 leftovers::empty(&redis).await;
+                let place = place(&redis, &admins, server.as_ref(), &watch).await;
                 let case = Case::new(case_number.get(), &place, plan.is_archived);
                 let played = case.play(&plan).await;
                 played.map_err(|error| TestCaseError::fail(format!("{error:?}")))?;
@@ -103,12 +92,34 @@ fn any_interleaving_matches_the_model(topology: Topology, archive: Option<Kind>,
             let cases = case_number.get();
             panic!("{reason}\n{input:#?}\nafter {cases} cases with PROPTEST_RNG_SEED={seed}");
         }
-        if place.archived.is_none() || place.watch.count().is_complete() {
+        if archive.is_none() || watch.count().is_complete() {
             return;
         }
         seed = seed.wrapping_add(1);
     }
-    panic!("not every event occurred: {:?}", place.watch.count());
+    panic!("not every event occurred: {:?}", watch.count());
+}
+
+// Opens an empty Redis and a new archive: an archive knows what its Redis must have.
+async fn place(
+    redis: &testkit::Store,
+    admins: &[MultiplexedConnection],
+    server: Option<&ArchiveServer>,
+    watch: &Arc<Watch>,
+) -> Place {
+    let url = match server {
+        Some(server) => Some(format!("--database-url={}", server.another().await)),
+        None => None,
+    };
+    let flags: Vec<_> = FLAGS.into_iter().chain(url.as_deref()).collect();
+    let config = support::config(&redis.url("post"), &flags);
+    let store = Store::open(&config).unwrap();
+    testkit::eventually("redis is ready", support::PATIENCE, async || store.is_ready().await).await;
+    let archived = Archived::open(&config);
+    if let Some(archived) = &archived {
+        archived.callers.migrate().await.unwrap();
+    }
+    Place { store, admins: admins.to_vec(), config, archived, watch: watch.clone() }
 }
 
 #[test]

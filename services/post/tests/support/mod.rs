@@ -14,7 +14,7 @@ use std::{
 use clap::Parser as _;
 use microblog_chassis::{Peer, Service, Worker, serve};
 use microblog_domain::{PostId, UserId};
-use microblog_post::{Config, Content, PostDeletion, Store, TieredStore};
+use microblog_post::{Archive, Config, Content, PostDeletion, Store, TieredStore, recorder};
 use microblog_proto::{
     common::ErrorReason,
     post::{self as pb, post_service_client::PostServiceClient},
@@ -90,9 +90,18 @@ impl System {
         let service = microblog_post::service(&config, Some(peer), worker).await.unwrap();
         let ready = service.ready.clone();
         let address = run(service, &config);
-        // A new cluster may take a moment, longer on a busy machine.
-        testkit::eventually("the store is ready", PATIENCE, async || ready().await).await;
         let (client, store) = (client(&address), Store::open(&config).unwrap());
+        // The job that compares Redis with the database, and then opens it.
+        let archive = Archive::open(&config.database).unwrap().filter(|_| !worker.is_first());
+        let recorder = archive.map(|archive| recorder(&store, &archive, &config.archive));
+        // A new cluster may take a moment, longer on a busy machine.
+        testkit::eventually("the store is ready", PATIENCE, async || {
+            if let Some(recorder) = &recorder {
+                let _ = recorder.run().await;
+            }
+            ready().await
+        })
+        .await;
         Self { redis, address, client, store, timelines }
     }
 

@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn command_has_the_versioned_function_and_the_number_of_keys() {
         let library = VersionedLibrary::new(Library { name: "test", source: "-- nothing\n" });
-        let seen = PartitionStates::default();
+        let seen = SeenVersions::new(PartitionStates::default());
         let call = Call::new("f").arg(1).key("a").arg(&[2, 3]).key("b").arg("");
         let command = call.command(&library, &seen).get_packed_command();
         let suffix = library.name.strip_prefix("test").unwrap();
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn journal_and_newest_version_are_the_last_key_and_arguments() {
         let library = VersionedLibrary::new(Library { name: "test", source: "-- nothing\n" });
-        let (seen, partition) = (PartitionStates::default(), Partition::new(7));
+        let (seen, partition) = (SeenVersions::new(PartitionStates::default()), Partition::new(7));
         let call = Call::new("f").journal(partition, "j".into()).key("a").arg(1);
         let words = |seen: &SeenVersions| -> Vec<String> {
             let command = call.command(&library, seen);

@@ -13,7 +13,7 @@ use std::{
 use clap::Parser as _;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use microblog_domain::{Partition, UserId};
-use microblog_record::{Database, Recorder, Source};
+use microblog_record::{Database, Recorder, Restore, Source};
 use microblog_relation::{Config, Edge, EdgeSaga, GraphTables, Store, recorder};
 use microblog_testkit::{PostgresServer, RedisServer, redis};
 
@@ -79,12 +79,13 @@ async fn of_database(url: &str, follows: u64) {
 
     let mut admin = server.admin().await;
     lose(&mut admin, "rel:{0}:*").await;
-    let recovered = timed(restore(&recorder, Partition::new(0))).await;
+    let begun = recorder.begin_restore(Source::Database, true).await.unwrap();
+    let recovered = timed(restore(&recorder, &begun, Partition::new(0))).await;
     println!("  a partition of 100,000 follows recovered: {:.1} s", s(recovered));
 
     let () = redis::cmd("FLUSHALL").query_async(&mut admin).await.unwrap();
     let restored = timed(async {
-        let restored = stream::iter(Partition::all()).map(|at| restore(&recorder, at));
+        let restored = stream::iter(Partition::all()).map(|at| restore(&recorder, &begun, at));
         restored.buffer_unordered(AT_ONCE).collect::<Vec<_>>().await;
     });
     let restored = restored.await;
@@ -100,8 +101,8 @@ async fn import(edges: &EdgeSaga, follows: Vec<Edge>) {
         .unwrap();
 }
 
-async fn restore(recorder: &Recorder<GraphTables>, partition: Partition) {
-    assert!(recorder.restore(partition, Source::Database, true).await.unwrap().is_changed);
+async fn restore(recorder: &Recorder<GraphTables>, begun: &Restore, partition: Partition) {
+    assert!(recorder.restore(begun, partition).await.unwrap());
 }
 
 /// Deletes the keys that match a pattern.

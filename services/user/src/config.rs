@@ -50,6 +50,10 @@ pub struct Config {
     #[command(flatten)]
     #[allow(missing_docs, reason = "a comment here would replace the heading of its flags")]
     pub database: microblog_record::Config,
+
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "a comment here would replace the heading of its flags")]
+    pub durability: microblog_record::DurabilityConfig,
 }
 
 impl Config {

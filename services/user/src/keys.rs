@@ -5,6 +5,7 @@
 //! | `user:{p}:clock` | string | tick of the last id issued in the partition |
 //! | `user:{p}:journal` | stream | the change journal ([`crate::JournalEntry`]); absent unless the service records its changes |
 //! | `user:{p}:journal:record` | string | the identity of the record that has the partition |
+//! | `user:{p}:journal:mark` | string | empty: written before WAIT, at the durability level `replicated` |
 //! | `user:{p}:journal:lease` | string | the lease on the recovery of the partition: its holder; TTL 10 s |
 //! | `user:{p}:profile:<u>` | hash | account, registration or deleted account: see [`crate::store`]; expires with the hold of a deleted account's name |
 //! | `user:{p}:registrations` | zset | ids of pending and aborted registrations; score: the id |

@@ -87,6 +87,7 @@ pub async fn service(config: &Config, worker: Worker) -> Result<Service, StartEr
         Accounts::new(store.clone(), hasher, config.session_ttl(), config.freed_name_hold());
     let database = Database::open(&config.database)?;
     let recorder = database.map(|database| Arc::new(recorder(accounts.clone(), database)));
+    config.durability.set_up(recorder.as_ref())?;
     let background = match worker.is_first() {
         true => background::jobs(&accounts, config.write_budget(), recorder.clone()),
         false => Vec::new(),

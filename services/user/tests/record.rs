@@ -441,8 +441,8 @@ async fn a_name_goes_to_its_last_owner() {
     roll_back(&redis, &older, |_| true).await;
     // While the partition of the first account has the copy yet.
     let partition = name(0).partition();
-    let restored = world.recorder.restore(partition, Source::Database, false).await.unwrap();
-    assert!(restored.is_changed);
+    let begun = world.recorder.begin_restore(Source::Database, false).await.unwrap();
+    assert!(world.recorder.restore(&begun, partition).await.unwrap());
     world.recover().await;
     assert_eq!(world.view().await, expected);
     world.assert_valid(1).await;
@@ -470,8 +470,38 @@ async fn a_database_from_an_older_copy_is_written_anew() {
         let trim = cmd("XTRIM").arg(&key).arg("MAXLEN").arg(1).take();
         let () = trim.query_async(&mut admin).await.unwrap();
         database.has(&system.redis, &[ann]).await;
-        login(&system.client, "ann", PASSWORD).await.unwrap();
+        // The rows are there before the recovery ends.
+        eventually("the partition is recovered", PATIENCE, async || {
+            login(&system.client, "ann", PASSWORD).await.is_ok()
+        })
+        .await;
     }
+}
+
+#[tokio::test]
+async fn recorded_accounts_are_in_the_database_when_they_are_acknowledged() {
+    let database = Database::postgres().await;
+    let system = start(Topology::Single, &database, &["--durability=recorded"]).await;
+    let ann = register(&system.client, "ann").await.id;
+    assert_eq!(database.accounts().await, stored(&system.redis, &[ann]).await);
+    update(&system, ann, "about me").await;
+    assert_eq!(database.accounts().await, stored(&system.redis, &[ann]).await);
+    delete(&system, ann).await;
+    assert_eq!(database.accounts().await.len(), 0);
+
+    let Database::Postgres(server) = &database else { unreachable!() };
+    let bob = register(&system.client, "bob").await.id;
+    server.kill();
+    let changes = pb::ProfileChanges { bio: Some("lost".to_owned()), ..Default::default() };
+    let request = pb::UpdateProfileRequest { user_id: bob, changes: Some(changes) };
+    let rejected = system.client.clone().update_profile(request.clone()).await;
+    assert_rejected(rejected, Reason::NotRecorded);
+    server.restart().await;
+    eventually("the database is back", PATIENCE, async || {
+        system.client.clone().update_profile(request.clone()).await.is_ok()
+    })
+    .await;
+    assert_eq!(database.accounts().await, stored(&system.redis, &[bob]).await);
 }
 
 #[tokio::test]

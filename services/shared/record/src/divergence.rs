@@ -76,7 +76,7 @@ impl<T: Tables> Recorder<T> {
         self.divergence.mismatched[0].record(u64::from(is_mismatched));
         if is_mismatched {
             states.serve(ServingState::Mismatched);
-            return Err(RecordError::RedisMismatch);
+            return Err(RecordError::RedisMismatch(self.name));
         }
         states.serve(ServingState::Open);
         if !diverged.is_empty() {

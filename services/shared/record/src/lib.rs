@@ -21,5 +21,5 @@ pub use durability::{DurabilityConfig, Level};
 pub use error::{Error, OpenError};
 pub use positions::POSITIONS;
 pub use recorder::{RecordError, Recorded, Recorder, Tables, WriteTransaction};
-pub use recovery::{Restored, Source};
+pub use recovery::{Restore, Source};
 pub use rpc::restore;

@@ -110,14 +110,14 @@ pub enum RecordError {
     #[error("the database has no record of partition {0}")]
     NotRecorded(Partition),
     /// Redis is not the one that the database records.
-    #[error("Redis is empty or another one than the database records: run `microblog restore`")]
-    RedisMismatch,
+    #[error("{0}: Redis is empty, or not the one of the database: run `microblog restore`")]
+    RedisMismatch(&'static str),
     /// The database is not the one that records Redis.
     #[error(
-        "the database is empty or not the one that recorded Redis: configure the right one, or run \
+        "{0}: the database is empty, or not the one of Redis: configure the right one, or run \
          `microblog restore --from redis`"
     )]
-    DatabaseMismatch,
+    DatabaseMismatch(&'static str),
 }
 
 impl From<sqlx::Error> for RecordError {
@@ -139,6 +139,8 @@ pub struct Recorded {
 
 /// Records the changes of a service.
 pub struct Recorder<T> {
+    /// For logs and metrics.
+    pub(crate) name: &'static str,
     pub(crate) database: Database,
     pub(crate) keyspace: Keyspace,
     pub(crate) journals: Journals,
@@ -168,6 +170,7 @@ impl<T: Tables> Recorder<T> {
         keyspace.states().await_check();
         let recoveries = Semaphore::new(database.connections().saturating_sub(1).max(1));
         Self {
+            name,
             database,
             keyspace: keyspace.ignoring_closed(),
             journals,
@@ -346,7 +349,7 @@ impl<T: Tables> Recorder<T> {
         if is_mismatched {
             // Redis serves what it has.
             self.keyspace.states().serve(ServingState::Open);
-            return Err(RecordError::DatabaseMismatch);
+            return Err(RecordError::DatabaseMismatch(self.name));
         }
         if is_empty && !new.is_empty() {
             // Filling may take long, and there is nothing to compare Redis with.

@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use crate::{
     divergence::Divergence,
-    positions,
+    positions::{self, Positions},
     recorder::{
         PAGE, RecordError, Recorder, Tables, WriteTransaction, about_the_journal, is_recovering,
     },
@@ -38,15 +38,20 @@ pub enum Source {
     Redis,
 }
 
-/// A restored partition.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Restored {
-    /// The partition.
-    pub partition: Partition,
-    /// Whether anything was restored: else the stores agreed.
-    pub is_changed: bool,
-    /// The last recorded change before.
-    pub position: Change,
+/// A restore of all partitions.
+#[derive(Clone, Debug)]
+pub struct Restore {
+    source: Source,
+    force: bool,
+    /// The last recorded changes before.
+    positions: Positions,
+}
+
+impl Restore {
+    /// Returns the last change of a partition that was recorded before; an empty one if none was.
+    pub fn position(&self, partition: Partition) -> Change {
+        self.positions.get(&partition).cloned().unwrap_or_default()
+    }
 }
 
 impl<T: Tables> Recorder<T> {
@@ -74,40 +79,40 @@ impl<T: Tables> Recorder<T> {
         done
     }
 
-    /// Prepares [`Self::restore`]. A Redis that has data and is not the recorded one is rejected unless
-    /// `force` is set: then newer data win.
-    pub async fn begin_restore(&self, source: Source, force: bool) -> Result<(), RecordError> {
+    /// Begins a restore. A Redis that has data and is not the recorded one is rejected unless `force`
+    /// is set: then newer data win.
+    pub async fn begin_restore(&self, source: Source, force: bool) -> Result<Restore, RecordError> {
         self.identity().await?;
-        match source {
-            Source::Database if !force => self.check_restorable().await,
-            Source::Database | Source::Redis => Ok(()),
+        let positions = positions::all(&self.database).await?;
+        if source == Source::Database && !force {
+            self.check_restorable().await?;
         }
+        Ok(Restore { source, force, positions })
     }
 
-    /// Restores a partition of one store from the other, and returns what was recorded before. May be
-    /// repeated, also after a crash.
+    /// Restores a partition of one store from the other. May be repeated, also after a crash. Returns
+    /// whether it was restored since the restore began, by any process; if not, the stores agreed.
     pub async fn restore(
         &self,
+        restore: &Restore,
         partition: Partition,
-        source: Source,
-        force: bool,
-    ) -> Result<Restored, RecordError> {
+    ) -> Result<bool, RecordError> {
+        let &Restore { source, force, .. } = restore;
         if source == Source::Redis {
-            let is_changed = self.leased(partition, self.rewrite(partition)).await?;
-            let position = self.position(partition).await?;
-            return Ok(Restored { partition, is_changed, position });
+            return self.leased(partition, self.rewrite(partition)).await;
         }
-        let position = self.position(partition).await?;
         if self.is_recorded(partition).await? {
-            return Ok(Restored { partition, is_changed: false, position });
+            // Each recovery begins an epoch.
+            let position = self.position(partition).await?;
+            return Ok(position.version.epoch() > restore.position(partition).version.epoch());
         }
         let is_foreign = self.divergences(&[partition]).await? == [Divergence::Foreign];
         if is_foreign && !force {
             return Err(RecordError::NotEmpty(partition));
         }
-        let is_changed = self.leased(partition, self.recover(partition)).await?;
+        self.leased(partition, self.recover(partition)).await?;
         self.keyspace.states().set_closed(partition, false);
-        Ok(Restored { partition, is_changed, position })
+        Ok(true)
     }
 
     async fn position(&self, partition: Partition) -> Result<Change, RecordError> {

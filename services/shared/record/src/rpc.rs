@@ -8,13 +8,13 @@ use futures::{
 };
 use microblog_chassis::status;
 use microblog_domain::{Partition, Stamp};
-use microblog_keyspace as keyspace;
+use microblog_keyspace::{self as keyspace, Change};
 use microblog_proto::common::{ErrorReason, RestoreSource, RestoredPartition};
 use tonic::{Code, Status};
 
 use crate::{
     RecordError, Recorder, Tables,
-    recovery::{RECOVERED_TOGETHER, Restored, Source},
+    recovery::{RECOVERED_TOGETHER, Source},
 };
 
 /// Restores all partitions, some at a time, and streams their results. Ends with the first error.
@@ -31,24 +31,23 @@ pub async fn restore<T: Tables + 'static>(
         RestoreSource::Unspecified => Source::Database,
         RestoreSource::Redis => Source::Redis,
     };
-    recorder.begin_restore(source, force).await.map_err(status)?;
+    let begun = Arc::new(recorder.begin_restore(source, force).await.map_err(status)?);
     let restore = move |partition| {
-        let recorder = recorder.clone();
+        let (recorder, begun) = (recorder.clone(), begun.clone());
         async move {
-            let restored = recorder.restore(partition, source, force).await;
-            restored.map(encode).map_err(status)
+            let is_restored = recorder.restore(&begun, partition).await.map_err(status)?;
+            Ok(encode(partition, is_restored, begun.position(partition)))
         }
     };
     Ok(stream::iter(Partition::all()).map(restore).buffer_unordered(RECOVERED_TOGETHER).boxed())
 }
 
-fn encode(restored: Restored) -> RestoredPartition {
-    let Restored { partition, is_changed, position } = restored;
+fn encode(partition: Partition, is_restored: bool, position: Change) -> RestoredPartition {
     // The last word of an entry is a stamp.
     let stamp = position.text.rsplit(' ').next().and_then(|stamp| stamp.parse().ok());
     RestoredPartition {
         number: partition.number().into(),
-        restored: is_changed,
+        restored: is_restored,
         recorded_version: position.version.to_string(),
         recorded_at: stamp.and_then(Stamp::new).map(|stamp| stamp.time().into()),
     }
@@ -80,8 +79,8 @@ fn status(error: RecordError) -> Status {
         RecordError::Contended(_) => status::recovering(),
         RecordError::NotEmpty(_)
         | RecordError::NotRecorded(_)
-        | RecordError::RedisMismatch
-        | RecordError::DatabaseMismatch => {
+        | RecordError::RedisMismatch(_)
+        | RecordError::DatabaseMismatch(_) => {
             status::with_reason(Code::FailedPrecondition, ErrorReason::NotRestorable, text)
         }
     }

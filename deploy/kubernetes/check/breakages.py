@@ -11,6 +11,7 @@ from report import Report
 SERVER = "kubernetes/base/server.yaml"
 POST = "kubernetes/base/post.yaml"
 RELATION = "kubernetes/base/relation.yaml"
+USER = "kubernetes/base/user.yaml"
 ENV = "kubernetes/base/server.env"
 SCALING = "kubernetes/components/autoscaling"
 TLS = "kubernetes/components/tls"
@@ -118,6 +119,8 @@ BREAKAGES = [
     (POST, "name: MICROBLOG_DATABASE_URL", "name: DATABASE_URL", "MICROBLOG_DATABASE_URL is missing"),
     (RELATION, "name: MICROBLOG_DATABASE_URL", "name: DATABASE_URL",
      "MICROBLOG_DATABASE_URL is missing"),
+    (USER, "name: MICROBLOG_DATABASE_URL", "name: DATABASE_URL",
+     "MICROBLOG_DATABASE_URL is missing"),
     (RELATION, "postgres://relation:", "postgres://post:", "the user of MICROBLOG_DATABASE_URL"),
     (POST, "http://timeline:50054", "http://relation:50054", "not of timeline"),
     (POST, "http://timeline:50054", "http://timeline:50055", "has no port 50055"),
@@ -135,8 +138,8 @@ BREAKAGES = [
     (COLLECTOR, "port: 4317\n    - from", "port: 4318\n    - from",
      "may call collector on 4317"),
     (f"{PRODUCTION}/networks.yaml", "port: 6379", "port: 6380", "6379 is missing"),
-    (f"{PRODUCTION}/networks.yaml", "          - relation\n          - post\n  policyTypes",
-     "          - post\n  policyTypes", "5432 is missing"),
+    (f"{PRODUCTION}/networks.yaml", "          - user\n          - relation\n          - post\n"
+     "  policyTypes", "          - relation\n          - post\n  policyTypes", "5432 is missing"),
     # collector.py
     (COLLECTOR_CONFIG, "0.0.0.0:9464", "0.0.0.0:8889", "ports: 8889 is missing"),
     (COLLECTOR_CONFIG, "0.0.0.0:4317", "localhost:4317", "cannot be reached by others"),

@@ -106,7 +106,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if env::var_os("MICROBLOG_DATABASE_URL").is_some_and(|url| !url.is_empty()) {
         bail!(
             "each service has a database of its own: set MICROBLOG_USER_DATABASE_URL, \
-             MICROBLOG_RELATION_DATABASE_URL and MICROBLOG_POST_DATABASE_URL in place of MICROBLOG_DATABASE_URL"
+             MICROBLOG_RELATION_DATABASE_URL and MICROBLOG_POST_DATABASE_URL in place of \
+             MICROBLOG_DATABASE_URL"
         );
     }
     let software = Software::find(args.redis_server.as_deref())?;

@@ -120,7 +120,7 @@ class System:
         self._send_to_redis("FLUSHALL")
 
     def restore(self):
-        """Restores Redis from the databases. Returns whether that succeeded."""
+        """Restores Redis from the databases. Returns the error, or an empty text."""
         urls = {
             f"MICROBLOG_{name}_URL": f"http://127.0.0.1:{self.port_base + place}"
             for name, place in (("USER", USER), ("RELATION", RELATION), ("POST", POST))
@@ -129,7 +129,7 @@ class System:
             [self.programs / "microblog", "restore"], env=urls, capture_output=True, text=True,
             timeout=processes.TIMEOUT_S,
         )
-        return result.returncode == 0
+        return result.stderr.strip() if result.returncode else ""
 
     def _send_to_redis(self, command):
         passwords = (self.directory / "data/redis/passwords").read_text().splitlines()

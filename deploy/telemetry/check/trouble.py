@@ -75,7 +75,8 @@ def check_faults(report, microblog, prometheus):
     # The last fault, because only the databases have the data after it.
     microblog.empty_redis()
     expect(EXPECTED_OF_LOSS)
-    report.unless(microblog.restore(), "microblog restore failed")
+    error = microblog.restore()
+    report.unless(not error, f"microblog restore: {error}")
     for name, alerts in seen.items():
         for text in alerts[0]["annotations"].values():
             # Such as <no value>, or <error expanding template: …>.

@@ -126,6 +126,7 @@ impl Launch<'_> {
         // Unset, so that the system does not use the databases of this process's environment.
         let unset = [
             ("MICROBLOG_DATABASE_URL", ""),
+            ("MICROBLOG_USER_DATABASE_URL", ""),
             ("MICROBLOG_RELATION_DATABASE_URL", ""),
             ("MICROBLOG_POST_DATABASE_URL", ""),
         ];

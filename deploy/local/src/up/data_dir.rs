@@ -4,7 +4,7 @@
 //! ```text
 //! lock               locked by the running launcher; its process id
 //! sample             exists when the demo graph is complete
-//! user.sqlite        the record of the service, with relation.sqlite-wal and -shm while it is in use
+//! user.sqlite        the record of the service, with user.sqlite-wal and -shm while it is in use
 //! relation.sqlite    likewise
 //! post.sqlite        likewise
 //! redis/passwords    `user password` per line, generated at the first start

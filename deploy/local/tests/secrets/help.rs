@@ -5,10 +5,11 @@ use std::process::{Command, Output};
 use crate::{canaries::Canaries, outputs::Outputs, server::program};
 
 /// All environment variables with secrets.
-const SECRET: [&str; 8] = [
+const SECRET: [&str; 9] = [
     "MICROBLOG_REDIS_URL",
     "MICROBLOG_REDIS_SENTINEL_PASSWORD",
     "MICROBLOG_DATABASE_URL",
+    "MICROBLOG_USER_DATABASE_URL",
     "MICROBLOG_RELATION_DATABASE_URL",
     "MICROBLOG_POST_DATABASE_URL",
     "MICROBLOG_IMPORT_PASSWORD",

@@ -163,7 +163,7 @@ impl System {
     async fn lose_stores(&mut self, client: &mut Client<'_>) {
         self.databases.change_password("another");
         client.publish("a post that cannot be archived").await.unwrap();
-        for service in ["relation", "post"] {
+        for service in ["user", "relation", "post"] {
             self.databases.wait_for_rejected_password(service, PATIENCE).await;
         }
         take_password(&self.redis, &self.redis_password).await;

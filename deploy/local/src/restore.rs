@@ -23,8 +23,8 @@ use crate::{
 /// Restores lost data of Redis from the databases of the services.
 ///
 /// Needs an empty Redis, or the one that was recorded: what it lacks is brought back, and what was
-/// deleted or blocked since stays so. May be interrupted and repeated: it skips what is restored. Home
-/// timelines are built when they are read.
+/// deleted or blocked since stays so. May be interrupted and repeated: it skips what is restored. User
+/// timelines are complete afterwards. Home timelines have the posts of the last day and later ones.
 ///
 /// Prints the last change that each partition had recorded before: later ones are lost, unless Redis
 /// has them. Exits with 2 if it fails.

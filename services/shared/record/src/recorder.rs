@@ -100,6 +100,9 @@ pub enum RecordError {
     /// Redis failed.
     #[error("Redis failed while it was read for the record")]
     Redis(#[from] keyspace::Error),
+    /// Redis lost changes while they were recorded. Nothing was.
+    #[error("Redis lost changes of partition {0} while they were recorded")]
+    Lost(Partition),
     /// Another process recovers the partition.
     #[error("partition {0} is being recovered by another process")]
     Contended(Partition),
@@ -331,11 +334,20 @@ impl<T: Tables> Recorder<T> {
         }
         let write = async {
             self.tables.apply(&mut transaction, &changes).await?;
-            positions::set(&mut transaction, &ends).await?;
-            transaction.commit().await
+            positions::set(&mut transaction, &ends).await
         };
         self.database.write("INSERT changes", write).await?;
+        self.check_not_lost(&ends).await?;
+        self.database.write("COMMIT", transaction.commit()).await?;
         Ok(recorded)
+    }
+
+    // Tables read subjects of changes as they are: by then, Redis must still have the changes.
+    async fn check_not_lost(&self, ends: &[(Partition, Change)]) -> Result<(), RecordError> {
+        let from: Vec<_> = ends.iter().map(|(partition, end)| (*partition, end.version)).collect();
+        let pages = self.journals.pages(&self.keyspace, &from, 1).await?;
+        let lost = ends.iter().zip(pages).find(|((_, end), page)| page.first() != Some(end));
+        lost.map_or(Ok(()), |(&(partition, _), _)| Err(RecordError::Lost(partition)))
     }
 
     // Fills partitions that are not recorded, unless another database records them.

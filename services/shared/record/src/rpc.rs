@@ -76,7 +76,7 @@ fn status(error: RecordError) -> Status {
             tracing::error!(error = text, cause, "restore failed");
             if error.is_unavailable() { status::store_unavailable() } else { status::internal() }
         }
-        RecordError::Contended(_) => status::recovering(),
+        RecordError::Contended(_) | RecordError::Lost(_) => status::recovering(),
         RecordError::NotEmpty(_)
         | RecordError::NotRecorded(_)
         | RecordError::RedisMismatch(_)

@@ -33,6 +33,7 @@ pub struct PartitionStates {
 
 struct Inner {
     serving: AtomicU8,
+    is_checked: AtomicBool,
     is_database_mismatched: AtomicBool,
     newest: Box<[AtomicU64]>,
     is_closed: Box<[AtomicBool]>,
@@ -42,6 +43,7 @@ impl Default for PartitionStates {
     fn default() -> Self {
         let inner = Inner {
             serving: AtomicU8::new(ServingState::Open as u8),
+            is_checked: AtomicBool::new(false),
             is_database_mismatched: AtomicBool::new(false),
             newest: Partition::all().map(|_| AtomicU64::new(0)).collect(),
             is_closed: Partition::all().map(|_| AtomicBool::new(false)).collect(),
@@ -79,21 +81,21 @@ impl PartitionStates {
         if partition.is_some_and(is_closed) { Err(Error::recovering()) } else { Ok(()) }
     }
 
-    /// Closes the keyspace until [`Self::serve`], unless it was compared with the database before.
+    /// Closes the keyspace until it was compared with the database, unless it was before: worker
+    /// threads start one after the other.
     pub fn await_check(&self) {
-        // Worker threads start one after the other: a later one must not close what is checked.
-        let (open, unchecked) = (ServingState::Open as u8, ServingState::Unchecked as u8);
-        if self.inner.newest.iter().all(|version| version.load(Ordering::Relaxed) == 0) {
-            let relaxed = Ordering::Relaxed;
-            let _ = self.inner.serving.compare_exchange(open, unchecked, Ordering::AcqRel, relaxed);
+        if !self.inner.is_checked.load(Ordering::Acquire) {
+            self.inner.serving.store(ServingState::Unchecked as u8, Ordering::Release);
         }
     }
 
     /// Opens the keyspace if it awaits a check, which is not possible. Returns whether it did.
     pub fn serve_unchecked(&self) -> bool {
-        let (open, unchecked) = (ServingState::Open as u8, ServingState::Unchecked as u8);
-        let serving = &self.inner.serving;
-        serving.compare_exchange(unchecked, open, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        let is_first = !self.inner.is_checked.swap(true, Ordering::AcqRel);
+        if is_first {
+            self.serve(ServingState::Open);
+        }
+        is_first
     }
 
     /// Sets whether the database is the one that recorded Redis.
@@ -112,6 +114,7 @@ impl PartitionStates {
 
     /// Sets whether calls are accepted.
     pub fn serve(&self, state: ServingState) {
+        self.inner.is_checked.store(true, Ordering::Release);
         self.inner.serving.store(state as u8, Ordering::Release);
     }
 
@@ -162,8 +165,9 @@ mod tests {
     fn a_later_worker_does_not_close_what_is_checked() {
         let states = PartitionStates::default();
         states.await_check();
-        states.require(Partition::new(7), Version::from_number(9));
-        states.serve(ServingState::Open);
+        states.clone().await_check();
+        assert!(states.check(None).is_err());
+        assert!(states.serve_unchecked() && !states.serve_unchecked());
         states.clone().await_check();
         assert!(states.check(None).is_ok());
     }

@@ -36,7 +36,7 @@ const SERIES: [&str; 25] = [
     r#"microblog_backlog_age_seconds{backlog="relation pending"}"#,
     r#"microblog_backlog_taken_up_total{backlog="user registrations"}"#,
     r#"microblog_backlog_size{backlog="post record"}"#,
-    r#"db_client_operation_duration_seconds_bucket{db_operation_name="INSERT",db_query_summary="INSERT changes",db_system_name="sqlite","#,
+    r#"db_client_operation_duration_seconds_bucket{db_operation_name="INSERT",db_query_summary="INSERT journal_positions",db_system_name="sqlite","#,
     r#"db_client_connection_count{db_client_connection_pool_name="database writing",db_client_connection_state="idle"}"#,
     r#"target_info{"#,
 ];

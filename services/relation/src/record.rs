@@ -227,7 +227,11 @@ async fn upsert_edges(
 ) -> Result<(), sqlx::Error> {
     let condition = match replace {
         Replace::All => "",
-        Replace::Older => "WHERE edges.version <= excluded.version",
+        // An end may have the version of its beginning.
+        Replace::Older => {
+            "WHERE edges.version < excluded.version \
+             OR edges.version = excluded.version AND edges.ended <= excluded.ended"
+        }
     };
     for edges in edges.chunks(ROWS_MAX) {
         let text = format!(
@@ -444,11 +448,15 @@ impl Restore<'_> {
 const SOURCES: (&str, &str, &str) = ("partition", "source", "target");
 const TARGETS: (&str, &str, &str) = ("target_partition", "target", "source");
 
-// A step in a partition that is being recovered is completed by the sweeper.
+// A step in a partition that is being recovered, or one that is not durable yet, is completed by the
+// sweeper.
 fn later<T>(step: Result<T, Error>) -> Result<(), RecordError> {
     use microblog_keyspace::Error as StoreError;
     match step {
-        Ok(_) | Err(Error::Store(StoreError::Recovering(_))) => Ok(()),
+        Ok(_)
+        | Err(Error::Store(
+            StoreError::Recovering(_) | StoreError::NotReplicated(_) | StoreError::NotRecorded(_),
+        )) => Ok(()),
         Err(Error::Store(error)) => Err(error.into()),
         // The other account is deleted: the saga has compensated the edge.
         Err(_) => Ok(()),
@@ -521,6 +529,24 @@ mod tests {
         rows.iter()
             .map(|row| (number(row, 0), number(row, 1) as u64, number(row, 2) as u64))
             .collect()
+    }
+
+    #[tokio::test]
+    async fn an_end_stays_where_redis_has_its_beginning() {
+        let directory = tempfile::tempdir().unwrap();
+        let url = format!("sqlite://{}/relation.db", directory.path().display());
+        let config = crate::Config::parse_from(["relation", "--database-url", &url]);
+        let database = Database::open(&config.database).unwrap().unwrap();
+        database.migrate(GraphTables::MIGRATIONS).await.unwrap();
+        let user = |n| UserId::new(n).unwrap();
+        let edge = Edge { from: user(4), to: user(8) };
+        let mute = |exists| [(List::Mutes as i64, Change { edge, version: 7, exists })];
+        let mut transaction = database.begin().await.unwrap();
+        upsert_edges(&mut transaction, &mute(false), Replace::All).await.unwrap();
+        upsert_edges(&mut transaction, &mute(true), Replace::Older).await.unwrap();
+        transaction.commit().await.unwrap();
+        let ended = sqlx::query("SELECT ended FROM edges").fetch_one(database.readers()).await;
+        assert_eq!(ended.unwrap().get::<i64, _>(0), 1);
     }
 
     proptest! {

@@ -269,7 +269,7 @@ impl Journals {
     }
 
     /// Takes the lease on the recovery of a partition for ten seconds, unless another holder has it.
-    /// The holder renews it, with `is_held`.
+    /// The holder renews it, with `is_held`, unless another one has taken it meanwhile.
     pub async fn lease(
         &self,
         keyspace: &Keyspace,
@@ -277,14 +277,35 @@ impl Journals {
         holder: &str,
         is_held: bool,
     ) -> Result<bool, Error> {
+        if is_held && !self.is_held(keyspace, partition, holder).await? {
+            return Ok(false);
+        }
         let mut set = cmd("SET");
         set.arg(self.beside(partition, "lease")).arg(holder);
         set.arg(if is_held { "XX" } else { "NX" }).arg("PX").arg(LEASE.as_millis() as u64);
         Ok(keyspace.query::<Option<String>>(set).await?.is_some())
     }
 
-    /// Ends a lease that is held.
-    pub async fn end_lease(&self, keyspace: &Keyspace, partition: Partition) -> Result<(), Error> {
+    async fn is_held(
+        &self,
+        keyspace: &Keyspace,
+        partition: Partition,
+        holder: &str,
+    ) -> Result<bool, Error> {
+        let get = cmd("GET").arg(self.beside(partition, "lease")).take();
+        Ok(keyspace.query::<Option<String>>(get).await?.as_deref() == Some(holder))
+    }
+
+    /// Ends a lease, unless another holder has it.
+    pub async fn end_lease(
+        &self,
+        keyspace: &Keyspace,
+        partition: Partition,
+        holder: &str,
+    ) -> Result<(), Error> {
+        if !self.is_held(keyspace, partition, holder).await? {
+            return Ok(());
+        }
         let mut set = cmd("SET");
         set.arg(self.beside(partition, "lease")).arg("").arg("PX").arg(1);
         keyspace.query::<Option<String>>(set).await.map(|_| ())

@@ -55,13 +55,15 @@ impl DivergenceMetrics {
 impl<T: Tables> Recorder<T> {
     /// Closes the partitions that lack changes, and marks them to be recovered; or closes the whole
     /// keyspace, if an operator must decide. `is_any_known` says that another partition is as recorded.
+    /// The states of partitions that could not be compared stay.
     pub(crate) async fn settle(
         &self,
         diverged: &[Partition],
         is_any_known: bool,
+        is_unknown: impl Fn(Partition) -> bool,
     ) -> Result<(), RecordError> {
         let states = self.keyspace.states();
-        for partition in Partition::all() {
+        for partition in Partition::all().filter(|&at| !is_unknown(at)) {
             states.set_closed(partition, diverged.contains(&partition));
         }
         self.divergence.diverged.record(diverged.len() as u64);

@@ -216,15 +216,17 @@ impl<T: Tables> Recorder<T> {
         for (&partition, position) in &positions {
             states.require(partition, position.version);
         }
+        // A recovery that was interrupted may be recorded up to its beginning.
         let is_behind = |(at, position): &(&Partition, &Change)| {
-            newest.get(at) != Some(*position) && !failed.contains_key(at)
+            let differs = newest.get(at) != Some(*position) || is_recovering(position);
+            differs && !failed.contains_key(at)
         };
         let behind: Vec<_> = positions.iter().filter(is_behind).map(|(&at, _)| at).collect();
-        let is_any_known = behind.len() + failed.len() < positions.len();
         let diverged = self.record_behind(behind).await?;
+        let is_any_known = diverged.len() + failed.len() < positions.len();
         newest.retain(|at, _| !diverged.contains(at));
         *self.complete.lock().unwrap_or_else(PoisonError::into_inner) = (begun, newest);
-        self.settle(&diverged, is_any_known).await?;
+        self.settle(&diverged, is_any_known, |at| failed.contains_key(&at)).await?;
         failed.into_values().next().map_or(Ok(()), |error| Err(error.into()))
     }
 

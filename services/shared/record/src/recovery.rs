@@ -157,16 +157,21 @@ impl<T: Tables> Recorder<T> {
         let renew = async {
             loop {
                 tokio::time::sleep(LEASE_RENEWAL).await;
-                // Without the lease, the work is at worst done twice.
-                let _ = self.journals.lease(&self.keyspace, partition, holder, true).await;
+                let renewed = self.journals.lease(&self.keyspace, partition, holder, true).await;
+                if matches!(renewed, Ok(false)) {
+                    break;
+                }
             }
         };
-        let done = tokio::select! {
-            done = work => done,
-            () = renew => unreachable!("renewals do not end"),
-        };
-        self.journals.end_lease(&self.keyspace, partition).await?;
-        done
+        tokio::select! {
+            // After a pause of the process, another one may have the lease.
+            biased;
+            () = renew => Err(RecordError::Contended(partition)),
+            done = work => {
+                self.journals.end_lease(&self.keyspace, partition, holder).await?;
+                done
+            }
+        }
     }
 
     /// Recovers a partition of which Redis lacks recorded changes, or all of it. Ends with a new
@@ -250,18 +255,20 @@ impl<T: Tables> Recorder<T> {
 
     // Writes a partition to the database anew. Redis serves meanwhile: later changes have entries.
     async fn rewrite(&self, partition: Partition) -> Result<bool, RecordError> {
-        let version = Version::default().in_next_epoch(0);
-        let opened = Change { version, text: about_the_journal("opened", partition) };
-        // Nothing is appended to an existing journal.
-        self.journals.append(&self.keyspace, partition, &opened).await?;
+        let (transaction, mut positions) = positions::lock(&self.database, &[partition]).await?;
+        // Processes reject changes at versions below the position that they have seen.
+        let position = positions.remove(&partition).unwrap_or_default().version;
+        drop(transaction);
         let newest = self.journals.newest(&self.keyspace, &[partition]).await?;
-        let newest = newest.into_iter().flatten().next().unwrap_or(opened);
-        if is_recovering(&newest) {
+        let newest = newest.into_iter().flatten().next().unwrap_or_default().version;
+        let version = newest.max(position).in_next_epoch(0);
+        let opened = Change { version, text: about_the_journal("opened", partition) };
+        if !self.journals.append(&self.keyspace, partition, &opened).await? {
             return Err(RecordError::Contended(partition));
         }
         self.journals.set_identity(&self.keyspace, &[partition], self.identity().await?).await?;
         let mut transaction = self.database.write("BEGIN", self.database.begin()).await?;
-        positions::set(&mut transaction, &[(partition, newest)]).await?;
+        positions::set(&mut transaction, &[(partition, opened)]).await?;
         self.tables.clear(&mut transaction, partition).await?;
         self.tables.fill(&mut transaction, &[partition]).await?;
         self.database.write("INSERT journal_positions", transaction.commit()).await?;

@@ -308,7 +308,8 @@ async fn likes_and_comments_are_erased_by_a_repeatedly_killed_eraser() {
                 }
                 Err(_) => cut_off += 1,
             }
-            assert_eq!(support::being_erased(&system.client).await, 2);
+            // It may be cut off between the ends of the two.
+            assert!((1..=2).contains(&support::being_erased(&system.client).await));
         }
         assert!(cut_off > 3, "it was cut off {cut_off} times");
         assert_eq!(system.store.forgetting().await.unwrap(), []);

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures::{future, future::BoxFuture};
 use microblog_domain::{CommentId, Partition, PostId, UserId};
-use microblog_keyspace::{self as keyspace, Change, Entry, Order};
+use microblog_keyspace::{self as keyspace, Change, Entry, Order, Recovery};
 use microblog_record::{
     Database, Migration, POSITIONS, RecordError, Recorder, Tables, WriteTransaction,
 };
@@ -83,10 +83,11 @@ impl Tables for PostTables {
     fn restore<'a>(
         &'a self,
         database: &'a Database,
-        partition: Partition,
+        recovery: Recovery,
     ) -> BoxFuture<'a, Result<(), RecordError>> {
         let archive = Archive::new(database.clone());
-        Box::pin(Restore { store: &self.store, archive, hot: &self.hot, partition }.run())
+        let (hot, partition) = (&self.hot, recovery.partition);
+        Box::pin(Restore { store: &self.store, archive, hot, recovery, partition }.run())
     }
 
     fn fill<'a>(

@@ -142,7 +142,7 @@ local function restore_deletion(keys, args)
   return 0
 end
 
-register('relation_restore', restore)
+register_recovery('relation_restore', restore)
 register('relation_restore_deletion', restore_deletion)
 register('relation_raise_clock', raise_clock, 'allow-oom')
 register('relation_repair_clock', repair_clock, 'allow-oom')

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, pin::pin, time::SystemTime};
 
 use futures::{StreamExt as _, TryStreamExt as _, future::BoxFuture, stream};
 use microblog_domain::{Partition, Stamp, UserId};
-use microblog_keyspace::{Change as JournalChange, Journals};
+use microblog_keyspace::{Change as JournalChange, Journals, Recovery};
 use microblog_record::{
     Database, Error as DatabaseError, Migration, POSITIONS, RecordError, Recorder, Tables,
     WriteTransaction,
@@ -98,10 +98,11 @@ impl Tables for GraphTables {
     fn restore<'a>(
         &'a self,
         database: &'a Database,
-        partition: Partition,
+        recovery: Recovery,
     ) -> BoxFuture<'a, Result<(), RecordError>> {
         let edges = EdgeSaga::new(self.store.clone());
-        let restore = Restore { store: &self.store, edges, database, partition };
+        let partition = recovery.partition;
+        let restore = Restore { store: &self.store, edges, database, recovery, partition };
         Box::pin(restore.run())
     }
 
@@ -297,6 +298,7 @@ struct Restore<'a> {
     store: &'a Store,
     edges: EdgeSaga,
     database: &'a Database,
+    recovery: Recovery,
     partition: Partition,
 }
 
@@ -311,7 +313,7 @@ impl Restore<'_> {
         for ended in [1, 0] {
             let mut after = Cursor::default();
             while let Some((list, changes, last)) = self.page(SOURCES, ended, after).await? {
-                let written = self.store.restore(list, &changes).await?;
+                let written = self.store.restore(self.recovery, list, &changes).await?;
                 self.complete(list, &written).await?;
                 after = last;
             }

@@ -504,9 +504,9 @@ end
 
 register('user_repair_clock', repair_clock, 'allow-oom')
 register('user_raise_clock', raise_clock, 'allow-oom')
-register('user_restore_accounts', restore_accounts)
-register('user_restore_deletions', restore_deletions, 'allow-oom')
-register('user_restore_claims', restore_claims)
+register_recovery('user_restore_accounts', restore_accounts)
+register_recovery('user_restore_deletions', restore_deletions, 'allow-oom')
+register_recovery('user_restore_claims', restore_claims)
 register_change('user_create', create)
 register_change('user_require_complete', require_complete, 'allow-oom')
 register_change('user_claim', claim, 'allow-oom')

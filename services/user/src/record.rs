@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 use futures::future::BoxFuture;
 use microblog_domain::{Partition, UserId};
-use microblog_keyspace::{self as keyspace, Change, Journals};
+use microblog_keyspace::{self as keyspace, Change, Journals, Recovery};
 use microblog_record::{
     Database, Migration, POSITIONS, RecordError, Recorder, Tables, WriteTransaction,
 };
@@ -80,9 +80,9 @@ impl Tables for AccountTables {
     fn restore<'a>(
         &'a self,
         database: &'a Database,
-        partition: Partition,
+        recovery: Recovery,
     ) -> BoxFuture<'a, Result<(), RecordError>> {
-        Box::pin(recovery::restore(&self.accounts, database, partition))
+        Box::pin(recovery::restore(&self.accounts, database, recovery))
     }
 
     fn fill<'a>(

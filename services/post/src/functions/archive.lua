@@ -210,6 +210,14 @@ local function restore(keys, args)
   return DONE
 end
 
+-- Recovery: removes a post that the archive has.
+--
+-- KEYS: evictable; the post's keys. ARGV: post.
+local function drop(keys, args)
+  redis.call('ZREM', table.remove(keys, 1), args[1])
+  redis.call('UNLINK', unpack(keys))
+end
+
 -- Recovery: begins an author's list anew. It is in the archive alone.
 --
 -- KEYS: authors; the author's posts. ARGV: author, the number of posts in the archive.
@@ -281,6 +289,8 @@ register('post_begin_restore', begin_restore)
 register('post_admit_restore', admit_restore)
 register('post_stage', stage)
 register_change('post_restore', restore)
-register('post_recover_author', recover_author)
-register('post_recover_post', recover_post)
+register_recovery('post_recover_watermark', set, 'allow-oom')
+register_recovery('post_recover_drop', drop, 'allow-oom')
+register_recovery('post_recover_author', recover_author)
+register_recovery('post_recover_post', recover_post)
 register('post_recover_deletion', recover_deletion)

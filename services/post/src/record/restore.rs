@@ -16,6 +16,7 @@ use std::time::SystemTime;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use microblog_domain::{Partition, PostId, Stamp, UserId};
+use microblog_keyspace::Recovery;
 use microblog_record::RecordError;
 use uuid::Uuid;
 
@@ -33,6 +34,7 @@ pub(super) struct Restore<'a> {
     pub(super) store: &'a Store,
     pub(super) archive: Archive,
     pub(super) hot: &'a Config,
+    pub(super) recovery: Recovery,
     pub(super) partition: Partition,
 }
 
@@ -45,7 +47,7 @@ impl Restore<'_> {
             self.store.recover_deletion(user, since, is_complete).await?;
         }
         if let Some(newest) = PostId::new(newest_post) {
-            self.store.raise_watermark(newest).await?;
+            self.store.raise_watermark(self.recovery, newest).await?;
         }
         self.drop_posts().await?;
         let mut after = None;
@@ -68,7 +70,7 @@ impl Restore<'_> {
             let (next, authors) = self.store.authors(self.partition, cursor).await?;
             for author in authors {
                 self.drop_set(PostSet::Of(author)).await?;
-                self.store.recover_author(author, 0).await?;
+                self.store.recover_author(self.recovery, author, 0).await?;
             }
             if next == 0 {
                 break;
@@ -83,7 +85,7 @@ impl Restore<'_> {
         loop {
             let page = self.store.post_set(set, after, PAGE).await?;
             let known = self.archive.known(&post_ids(&page.entries)).await?;
-            self.store.drop_posts(&known).await?;
+            self.store.drop_posts(self.recovery, &known).await?;
             after = page.entries.last().copied();
             if !page.more {
                 return Ok(());
@@ -93,7 +95,7 @@ impl Restore<'_> {
 
     // Writes the newest posts of an author, of `count` in all.
     async fn author(&self, author: UserId, count: u64) -> Result<(), RecordError> {
-        self.store.recover_author(author, count).await?;
+        self.store.recover_author(self.recovery, author, count).await?;
         let now = SystemTime::now();
         let since = |age| {
             let time = now.checked_sub(age).unwrap_or(SystemTime::UNIX_EPOCH);
@@ -110,7 +112,7 @@ impl Restore<'_> {
             let hot = ids.iter().enumerate().take_while(is_hot);
             let hot: Vec<PostId> = hot.map(|(_, &id)| id).collect();
             let posts = self.archive.read_snapshots(&hot).await?;
-            if !self.store.recover_posts(&posts, &holder, deliver_from).await? {
+            if !self.store.recover_posts(self.recovery, &posts, &holder, deliver_from).await? {
                 return Err(RecordError::Contended(self.partition));
             }
             kept += hot.len();

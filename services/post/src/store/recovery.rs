@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use microblog_domain::{Partition, PostId, Stamp, UserId};
 use microblog_keyspace::{
-    Batch, Call, Entry, Error, Order, Page, decode,
+    Batch, Call, Entry, Error, Order, Page, Recovery, decode,
     redis::{Value, cmd},
 };
 
@@ -118,10 +118,15 @@ impl Store {
     }
 
     /// Raises the eviction watermark of a partition that is being recovered.
-    pub(crate) async fn raise_watermark(&self, newest: PostId) -> Result<(), Error> {
-        let partition = newest.partition();
+    pub(crate) async fn raise_watermark(
+        &self,
+        recovery: Recovery,
+        newest: PostId,
+    ) -> Result<(), Error> {
+        let partition = recovery.partition;
         if self.watermark(partition).await? < Some(newest) {
-            let call = Call::new("post_set").key(keys::watermark(partition)).arg(newest.get());
+            let call = of(recovery, "post_recover_watermark");
+            let call = call.key(keys::watermark(partition)).arg(newest.get());
             self.keyspace.call::<()>(call).await?;
         }
         Ok(())
@@ -144,20 +149,23 @@ impl Store {
     }
 
     /// Removes posts from Redis that the archive has.
-    pub(crate) async fn drop_posts(&self, ids: &[PostId]) -> Result<(), Error> {
-        let mut batch = Batch::with_capacity(2 * ids.len());
+    pub(crate) async fn drop_posts(&self, recovery: Recovery, ids: &[PostId]) -> Result<(), Error> {
+        let mut batch = Batch::with_capacity(ids.len());
         for &id in ids {
-            let partition = id.partition();
-            batch.query(partition, cmd("UNLINK").arg(&keys::of_post(id)).take());
-            let remove = cmd("ZREM").arg(keys::evictable(partition)).arg(id.get()).take();
-            batch.query(partition, remove);
+            let drop = of(recovery, "post_recover_drop").key(keys::evictable(recovery.partition));
+            batch.call(recovery.partition, drop.keys(keys::of_post(id)).arg(id.get()));
         }
         self.all_succeed(batch).await
     }
 
     /// Begins an author's list anew: all of its posts are in the archive.
-    pub(crate) async fn recover_author(&self, author: UserId, archived: u64) -> Result<(), Error> {
-        let call = Call::new("post_recover_author")
+    pub(crate) async fn recover_author(
+        &self,
+        recovery: Recovery,
+        author: UserId,
+        archived: u64,
+    ) -> Result<(), Error> {
+        let call = of(recovery, "post_recover_author")
             .key(keys::authors(author.partition()))
             .key(keys::posts(author))
             .arg(author.get())
@@ -170,6 +178,7 @@ impl Store {
     /// again. Returns whether all were written.
     pub(crate) async fn recover_posts(
         &self,
+        recovery: Recovery,
         posts: &[Snapshot],
         holder: &str,
         deliver_from: u64,
@@ -183,6 +192,7 @@ impl Store {
             batch.call(partition, begin(id, holder));
             parts.push(stage(&mut batch, snapshot, holder));
             let call = place("post_recover_post", snapshot)
+                .recovery(recovery, keys::journal(partition))
                 .key(keys::restoring(id))
                 .key(keys::outbox(partition))
                 .key(keys::posts(author))
@@ -241,4 +251,9 @@ impl Store {
         }
         Ok(())
     }
+}
+
+/// Returns a call of a function of a recovery.
+fn of(recovery: Recovery, function: &'static str) -> Call {
+    Call::new(function).recovery(recovery, keys::journal(recovery.partition))
 }

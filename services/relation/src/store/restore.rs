@@ -1,7 +1,7 @@
 //! Writes of recorded data to Redis, where it has lost them.
 
 use microblog_domain::{Partition, UserId};
-use microblog_keyspace::{Call, Error, decode};
+use microblog_keyspace::{Call, Error, Recovery, decode};
 
 use super::{CHUNK, Store};
 use crate::{
@@ -30,13 +30,15 @@ impl Store {
     /// outbox. Each edge once, ordered by account. Returns those that were written.
     pub(crate) async fn restore(
         &self,
+        recovery: Recovery,
         list: List,
         changes: &[Change],
     ) -> Result<Vec<Change>, Error> {
         let same_user = |a: &Change, b: &Change| a.edge.from == b.edge.from;
         let chunks: Vec<&[Change]> =
             changes.chunk_by(same_user).flat_map(|all| all.chunks(CHUNK)).collect();
-        let call = |chunk: &&[Change]| (chunk[0].edge.from.partition(), restore_call(list, chunk));
+        let partition = recovery.partition;
+        let call = |chunk: &&[Change]| (partition, restore_call(recovery, list, chunk));
         let answers = self.call_in_batches(&chunks, |chunk| chunk.len(), call).await?;
         let mut written = Vec::new();
         for (chunk, answer) in chunks.into_iter().zip(answers) {
@@ -49,10 +51,10 @@ impl Store {
 }
 
 // Returns the call for edges of one account.
-fn restore_call(list: List, changes: &[Change]) -> Call {
-    let user = changes[0].edge.from;
-    let partition = user.partition();
+fn restore_call(recovery: Recovery, list: List, changes: &[Change]) -> Call {
+    let (user, partition) = (changes[0].edge.from, recovery.partition);
     let call = Call::new("relation_restore")
+        .recovery(recovery, keys::journal(partition))
         .key(keys::pending(partition))
         .key(keys::users(partition))
         .key(keys::list(list, user));

@@ -3,7 +3,9 @@
 use microblog_domain::Partition;
 use redis::{Arg, Cmd, ToRedisArgs, Value};
 
-use crate::{Error, RelevantChange, journal::SeenVersions, library::VersionedLibrary};
+use crate::{
+    Error, Recovery, RelevantChange, Version, journal::SeenVersions, library::VersionedLibrary,
+};
 
 /// A call of a function: its name in the library's source, its keys and its arguments.
 ///
@@ -17,12 +19,14 @@ pub struct Call {
     arguments: Cmd,
     // Of a function that changes the state, with its journal.
     journal: Option<(Partition, String)>,
+    // Of a function of a recovery, with its journal.
+    recovery: Option<(Version, String)>,
 }
 
 impl Call {
     /// Returns a call without keys and arguments.
     pub fn new(function: &'static str) -> Self {
-        Self { function, keys: Cmd::new(), arguments: Cmd::new(), journal: None }
+        Self { function, keys: Cmd::new(), arguments: Cmd::new(), journal: None, recovery: None }
     }
 
     /// Adds a key.
@@ -52,12 +56,21 @@ impl Call {
         self
     }
 
+    /// Adds the journal of a function that is registered with `register_recovery`.
+    #[must_use]
+    pub fn recovery(mut self, recovery: Recovery, journal: String) -> Self {
+        self.recovery = Some((recovery.version, journal));
+        self
+    }
+
     /// Returns the command, with the function name of this library version. `seen` has the
     /// newest versions.
     pub(crate) fn command(&self, library: &VersionedLibrary, seen: &SeenVersions) -> Cmd {
         let arguments = self.keys.args_iter().chain(self.arguments.args_iter());
         let bytes: usize = arguments.map(|argument| bytes_of(&argument).len()).sum();
-        let keys = self.keys.args_iter().len() + usize::from(self.journal.is_some());
+        let of_journal = self.journal.as_ref().map(|(_, key)| key);
+        let journal = of_journal.or(self.recovery.as_ref().map(|(_, key)| key));
+        let keys = self.keys.args_iter().len() + usize::from(journal.is_some());
         let count = keys + self.arguments.args_iter().len();
         let mut command = Cmd::with_capacity(5 + count, bytes + self.function.len() + 96);
         command.arg("FCALL");
@@ -69,10 +82,13 @@ impl Call {
             });
         };
         add(&mut command, &self.keys);
-        if let Some((_, key)) = &self.journal {
+        if let Some(key) = journal {
             command.arg(key);
         }
         add(&mut command, &self.arguments);
+        if let Some((version, _)) = &self.recovery {
+            command.arg(version.to_string());
+        }
         if let Some((partition, _)) = self.journal {
             command.arg(&seen.arguments(partition));
         }
@@ -144,6 +160,17 @@ mod tests {
         assert_eq!(call.result(unrecorded, &seen).unwrap(), (Value::Int(6), None));
         assert!(call.result(reply("rubbish", ""), &seen).is_err());
         assert!(call.result(Value::Int(5), &seen).is_err());
+    }
+
+    #[test]
+    fn a_call_of_a_recovery_has_the_journal_and_the_version_that_began_it() {
+        let library = VersionedLibrary::new(Library { name: "test", source: "-- nothing\n" });
+        let seen = SeenVersions::new(PartitionStates::default());
+        let recovery = Recovery { partition: Partition::new(7), version: "3-0".parse().unwrap() };
+        let call = Call::new("f").recovery(recovery, "j".into()).key("a").arg(1);
+        let command = call.command(&library, &seen);
+        let words: Vec<_> = command.args_iter().skip(2).map(|word| bytes_of(&word)).collect();
+        assert_eq!(words, [&b"2"[..], b"a", b"j", b"1", b"3-0"]);
     }
 
     #[test]

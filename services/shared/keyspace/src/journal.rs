@@ -9,7 +9,7 @@ use std::{
 };
 
 use microblog_domain::Partition;
-use redis::{Value, cmd};
+use redis::{Cmd, Value, cmd};
 
 use crate::{
     Batch, Error, Keyspace, PartitionStates,
@@ -142,6 +142,15 @@ pub struct Change {
     pub text: String,
 }
 
+/// A recovery of a partition.
+#[derive(Clone, Copy, Debug)]
+pub struct Recovery {
+    /// The partition.
+    pub partition: Partition,
+    /// The version of the entry that began it. Functions of the recovery reject another one.
+    pub version: Version,
+}
+
 /// The journals of a service.
 #[derive(Clone, Copy, Debug)]
 pub struct Journals {
@@ -172,13 +181,12 @@ impl Journals {
         keyspace: &Keyspace,
         partitions: &[Partition],
     ) -> Result<Vec<Option<Change>>, Error> {
-        let mut batch = Batch::with_capacity(partitions.len());
-        for &partition in partitions {
+        let read = |&partition: &Partition| {
             let mut read = cmd("XREVRANGE");
             read.arg((self.key)(partition)).arg("+").arg("-").arg("COUNT").arg(1);
-            batch.query(partition, read);
-        }
-        let replies = keyspace.send(batch).await?;
+            (partition, read)
+        };
+        let replies = send(keyspace, partitions.iter().map(read)).await?;
         replies.into_iter().map(|reply| Ok(changes(reply)?.pop())).collect()
     }
 
@@ -189,13 +197,12 @@ impl Journals {
         from: &[(Partition, Version)],
         count: usize,
     ) -> Result<Vec<Vec<Change>>, Error> {
-        let mut batch = Batch::with_capacity(from.len());
-        for &(partition, version) in from {
+        let read = |&(partition, version): &(Partition, Version)| {
             let mut read = cmd("XRANGE");
             read.arg((self.key)(partition)).arg(version.to_string()).arg("+");
-            batch.query(partition, read.arg("COUNT").arg(count).take());
-        }
-        keyspace.send(batch).await?.into_iter().map(changes).collect()
+            (partition, read.arg("COUNT").arg(count).take())
+        };
+        send(keyspace, from.iter().map(read)).await?.into_iter().map(changes).collect()
     }
 
     /// Removes the entries before a version from each of some journals. Keeps some more, since
@@ -205,14 +212,38 @@ impl Journals {
         keyspace: &Keyspace,
         before: &[(Partition, Version)],
     ) -> Result<(), Error> {
-        let mut batch = Batch::with_capacity(before.len());
-        for &(partition, version) in before {
+        let trim = |&(partition, version): &(Partition, Version)| {
             let mut trim = cmd("XTRIM");
             trim.arg((self.key)(partition)).arg("MINID").arg("~").arg(version.to_string());
-            batch.query(partition, trim);
-        }
-        keyspace.send(batch).await.map(|_| ())
+            (partition, trim)
+        };
+        send(keyspace, before.iter().map(trim)).await.map(|_| ())
     }
+
+    /// Removes the oldest entries of some journals beyond `count`.
+    pub async fn cap(
+        &self,
+        keyspace: &Keyspace,
+        partitions: &[Partition],
+        count: u64,
+    ) -> Result<(), Error> {
+        let trim = |&partition: &Partition| {
+            let mut trim = cmd("XTRIM");
+            trim.arg((self.key)(partition)).arg("MAXLEN").arg("~").arg(count);
+            (partition, trim)
+        };
+        send(keyspace, partitions.iter().map(trim)).await.map(|_| ())
+    }
+}
+
+// Sends a command to each of some partitions, and returns the replies.
+async fn send(
+    keyspace: &Keyspace,
+    commands: impl Iterator<Item = (Partition, Cmd)>,
+) -> Result<Vec<Value>, Error> {
+    let mut batch = Batch::new();
+    commands.for_each(|(partition, command)| batch.query(partition, command));
+    keyspace.send(batch).await
 }
 
 /// How long a lease on the recovery of a partition lasts without renewal.
@@ -224,33 +255,15 @@ impl Journals {
         format!("{}:{what}", (self.key)(partition))
     }
 
-    /// Removes the oldest entries of some journals beyond `count`.
-    pub async fn cap(
-        &self,
-        keyspace: &Keyspace,
-        partitions: &[Partition],
-        count: u64,
-    ) -> Result<(), Error> {
-        let mut batch = Batch::with_capacity(partitions.len());
-        for &partition in partitions {
-            let mut trim = cmd("XTRIM");
-            trim.arg((self.key)(partition)).arg("MAXLEN").arg("~").arg(count);
-            batch.query(partition, trim);
-        }
-        keyspace.send(batch).await.map(|_| ())
-    }
-
     /// Returns the identities of the records of some partitions; `None` if one is not recorded.
     pub async fn identities(
         &self,
         keyspace: &Keyspace,
         partitions: &[Partition],
     ) -> Result<Vec<Option<String>>, Error> {
-        let mut batch = Batch::with_capacity(partitions.len());
-        for &partition in partitions {
-            batch.query(partition, cmd("GET").arg(self.beside(partition, "record")).take());
-        }
-        keyspace.send(batch).await?.into_iter().map(decode).collect()
+        let read = |&at: &Partition| (at, cmd("GET").arg(self.beside(at, "record")).take());
+        let replies = send(keyspace, partitions.iter().map(read)).await?;
+        replies.into_iter().map(decode).collect()
     }
 
     /// Sets the identity of the record of some partitions.
@@ -260,12 +273,10 @@ impl Journals {
         partitions: &[Partition],
         identity: &str,
     ) -> Result<(), Error> {
-        let mut batch = Batch::with_capacity(partitions.len());
-        for &partition in partitions {
-            let mut set = cmd("SET");
-            batch.query(partition, set.arg(self.beside(partition, "record")).arg(identity).take());
-        }
-        keyspace.send(batch).await.map(|_| ())
+        let set = |&partition: &Partition| {
+            (partition, cmd("SET").arg(self.beside(partition, "record")).arg(identity).take())
+        };
+        send(keyspace, partitions.iter().map(set)).await.map(|_| ())
     }
 
     /// Takes the lease on the recovery of a partition for ten seconds, unless another holder has it.

@@ -56,7 +56,7 @@ pub use config::Config;
 pub use dedicated_pool::DedicatedConnection;
 pub use durability::{Durability, RelevantChange, Waiter, Waiters, Waits};
 pub use error::Error;
-pub use journal::{Change, Journals, MalformedVersion, Version};
+pub use journal::{Change, Journals, MalformedVersion, Recovery, Version};
 pub use key::{key, number_behind};
 pub use keyspace::Keyspace;
 pub use library::Library;

@@ -18,7 +18,7 @@ use std::{
 use futures::future::{BoxFuture, join_all};
 use microblog_domain::{Partition, Stamp};
 use microblog_keyspace::{
-    self as keyspace, BacklogMetrics, Change, Journals, Keyspace, ServingState, Version,
+    self as keyspace, BacklogMetrics, Change, Journals, Keyspace, Recovery, ServingState, Version,
 };
 use sqlx::{Any, Transaction};
 use tokio::sync::{OnceCell, Semaphore};
@@ -76,11 +76,12 @@ pub trait Tables: Send + Sync {
         partition: Partition,
     ) -> BoxFuture<'a, Result<(), sqlx::Error>>;
 
-    /// Writes the rows of a partition to Redis, where Redis has nothing newer. May be repeated.
+    /// Writes the rows of a partition to Redis, where Redis has nothing newer. May be repeated. What
+    /// would undo a later change is written by functions of the recovery.
     fn restore<'a>(
         &'a self,
         database: &'a Database,
-        partition: Partition,
+        recovery: Recovery,
     ) -> BoxFuture<'a, Result<(), RecordError>>;
 
     /// Writes what Redis has of some partitions, where the tables have nothing newer.

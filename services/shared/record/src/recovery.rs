@@ -3,13 +3,16 @@
 //! What must hold:
 //!   * while a partition is being recovered, its functions reject changes;
 //!   * what one store alone has is written to the other, unless the other has something newer;
-//!   * an interrupted recovery is repeated, by any process.
+//!   * an interrupted recovery is repeated, by any process;
+//!   * a recovery writes nothing to Redis after another one has begun. The lease only keeps them from
+//!     beginning: it may end during a pause of the process. So the functions that write compare the
+//!     version of the entry that began the recovery.
 
 use std::{future::Future, pin::pin, time::Duration};
 
 use futures::{StreamExt as _, stream};
 use microblog_domain::Partition;
-use microblog_keyspace::{self as keyspace, Change, Version};
+use microblog_keyspace::{self as keyspace, Change, Recovery, Version};
 use uuid::Uuid;
 
 use crate::{
@@ -200,8 +203,9 @@ impl<T: Tables> Recorder<T> {
             return Err(RecordError::Contended(partition));
         }
         self.journals.set_identity(&self.keyspace, &[partition], self.identity().await?).await?;
+        let recovery = Recovery { partition, version: begin.version };
         self.merge(transaction, partition, is_database_old, begin).await?;
-        self.tables.restore(&self.database, partition).await?;
+        self.tables.restore(&self.database, recovery).await?;
         if !self.journals.append(&self.keyspace, partition, &end).await? {
             return Err(RecordError::Contended(partition));
         }

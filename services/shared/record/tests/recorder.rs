@@ -1,4 +1,5 @@
-//! The recorder with tables that lose changes of Redis while they record them.
+//! The recorder with tables that lose changes of Redis while they record them, and with a recovery
+//! that pauses.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
@@ -10,11 +11,15 @@ use std::sync::{
 use clap::Parser as _;
 use futures::{FutureExt as _, future::BoxFuture};
 use microblog_domain::Partition;
-use microblog_keyspace::{Change, Journals, Keyspace, Library, redis};
+use microblog_keyspace::{
+    self as keyspace, Call, Change, Journals, Keyspace, Library, Recovery, redis,
+};
 use microblog_record::{
     Config, Database, Migration, POSITIONS, RecordError, Recorder, Tables, WriteTransaction,
 };
 use microblog_testkit::RedisServer;
+use tempfile::TempDir;
+use tokio::sync::Notify;
 
 const JOURNALS: Journals = Journals { key };
 
@@ -30,9 +35,12 @@ struct Flags {
 
 /// Tables without rows.
 struct Losing {
-    redis: RedisServer,
+    redis: Arc<RedisServer>,
+    keyspace: Keyspace,
     /// Whether the recorded entry is lost meanwhile, as in a failover.
     is_losing: Arc<AtomicBool>,
+    /// What a recovery waits for before it writes, after it has said that it began.
+    pause: Option<(Arc<Notify>, Arc<Notify>)>,
 }
 
 impl Losing {
@@ -83,9 +91,19 @@ impl Tables for Losing {
     fn restore<'a>(
         &'a self,
         _: &'a Database,
-        _: Partition,
+        recovery: Recovery,
     ) -> BoxFuture<'a, Result<(), RecordError>> {
-        async { Ok(()) }.boxed()
+        async move {
+            if let Some((begun, go_on)) = &self.pause {
+                begun.notify_one();
+                go_on.notified().await;
+            }
+            let write = Call::new("write").recovery(recovery, key(recovery.partition));
+            let write = write.key(format!("rel:{{{}}}:writer", recovery.partition));
+            let writer = if self.pause.is_some() { "paused" } else { "other" };
+            Ok(self.keyspace.call::<()>(write.arg(writer)).await?)
+        }
+        .boxed()
     }
 
     fn fill<'a>(
@@ -97,19 +115,53 @@ impl Tables for Losing {
     }
 }
 
+const LIBRARY: Library = Library {
+    name: "test",
+    source: "register_recovery('write', function(keys, args)
+        redis.call('SET', keys[1], args[1])
+    end)",
+};
+
+struct Setup {
+    redis: Arc<RedisServer>,
+    directory: TempDir,
+}
+
+impl Setup {
+    async fn new() -> Self {
+        Self {
+            redis: Arc::new(RedisServer::start().await),
+            directory: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    fn keyspace(&self) -> Keyspace {
+        let config = microblog_keyspace::Config::at(self.redis.url("relation"));
+        Keyspace::open(&config, LIBRARY).unwrap()
+    }
+
+    fn recorder(&self, losing: impl FnOnce(&mut Losing)) -> Recorder<Losing> {
+        let url = format!("sqlite://{}/record.sqlite", self.directory.path().display());
+        let flags = Flags::parse_from(["test", "--database-url", &url]);
+        let database = Database::open(&flags.database).unwrap().unwrap();
+        let keyspace = self.keyspace();
+        let mut tables = Losing {
+            redis: self.redis.clone(),
+            keyspace: keyspace.ignoring_closed(),
+            is_losing: Arc::default(),
+            pause: None,
+        };
+        losing(&mut tables);
+        Recorder::new("test", database, keyspace, JOURNALS, tables)
+    }
+}
+
 #[tokio::test]
 async fn a_change_that_is_lost_while_it_is_recorded_is_not_recorded() {
-    let directory = tempfile::tempdir().unwrap();
-    let url = format!("sqlite://{}/record.sqlite", directory.path().display());
-    let flags = Flags::parse_from(["test", "--database-url", &url]);
-    let redis = RedisServer::start().await;
-    let config = microblog_keyspace::Config::at(redis.url("relation"));
-    let keyspace = Keyspace::open(&config, Library { name: "test", source: "" }).unwrap();
-    let database = Database::open(&flags.database).unwrap().unwrap();
-    let is_losing = Arc::new(AtomicBool::new(true));
-    let tables = Losing { redis, is_losing: is_losing.clone() };
+    let setup = Setup::new().await;
+    let (keyspace, is_losing) = (setup.keyspace(), Arc::new(AtomicBool::new(true)));
     let partition = Partition::new(1);
-    let recorder = Recorder::new("test", database, keyspace.clone(), JOURNALS, tables);
+    let recorder = setup.recorder(|tables| tables.is_losing = is_losing.clone());
     recorder.run().await.unwrap();
 
     let append = async |number| {
@@ -126,4 +178,37 @@ async fn a_change_that_is_lost_while_it_is_recorded_is_not_recorded() {
     let recorded = recorder.record(&[partition]).await.unwrap();
     assert!(recorded.diverged.is_empty(), "the position is the one before the lost change");
     assert_eq!(recorded.pages[&partition].len(), 2);
+}
+
+#[tokio::test]
+async fn a_paused_recovery_writes_nothing_after_another_one() {
+    let setup = Setup::new().await;
+    let (begun, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let paused = setup.recorder(|tables| tables.pause = Some((begun.clone(), go_on.clone())));
+    let other = setup.recorder(|_| {});
+    paused.run().await.unwrap();
+    let partition = Partition::new(1);
+    let mut admin = setup.redis.admin().await;
+    let () = redis::cmd("DEL").arg(key(partition)).query_async(&mut admin).await.unwrap();
+    for recorder in [&paused, &other] {
+        recorder.run().await.unwrap();
+    }
+
+    let pause = async {
+        begun.notified().await;
+        // As if it had ended during the pause.
+        let lease = format!("{}:lease", key(partition));
+        let () = redis::cmd("DEL").arg(lease).query_async(&mut admin).await.unwrap();
+        other.recover_lost().await.unwrap();
+        go_on.notify_one();
+    };
+    let (recovered, ()) = tokio::join!(paused.recover_lost(), pause);
+    assert!(
+        matches!(recovered, Err(RecordError::Redis(keyspace::Error::Recovering(_)))),
+        "{recovered:?}"
+    );
+    let writer: String =
+        redis::cmd("GET").arg("rel:{1}:writer").query_async(&mut admin).await.unwrap();
+    assert_eq!(writer, "other");
+    assert!(other.record(&[partition]).await.unwrap().diverged.is_empty());
 }

@@ -14,7 +14,7 @@ use std::{
 };
 
 use microblog_domain::{Partition, Stamp, UserId};
-use microblog_keyspace as keyspace;
+use microblog_keyspace::{self as keyspace, Recovery};
 use microblog_record::{Database, Error as DatabaseError, RecordError};
 
 use super::{
@@ -45,18 +45,20 @@ const EMAIL: &str = "email_partition";
 pub(super) async fn restore(
     accounts: &Accounts,
     database: &Database,
-    partition: Partition,
+    recovery: Recovery,
 ) -> Result<(), RecordError> {
-    let recovery = Recovery { store: &accounts.store, database, partition };
-    recovery.raise_clock().await?;
-    recovery.restore_profiles().await?;
-    recovery.abort_registrations().await?;
-    recovery.restore_claims().await
+    let restore =
+        Restore { store: &accounts.store, database, recovery, partition: recovery.partition };
+    restore.raise_clock().await?;
+    restore.restore_profiles().await?;
+    restore.abort_registrations().await?;
+    restore.restore_claims().await
 }
 
-struct Recovery<'a> {
+struct Restore<'a> {
     store: &'a Store,
     database: &'a Database,
+    recovery: Recovery,
     partition: Partition,
 }
 
@@ -75,7 +77,7 @@ enum Verdict {
     Conflict(UserId),
 }
 
-impl Recovery<'_> {
+impl Restore<'_> {
     async fn raise_clock(&self) -> Result<(), RecordError> {
         let limit = Stamp::first_at(SystemTime::now() + AHEAD_MAX, self.partition).get();
         let newest = rows::newest_id(self.database.writers(), self.partition, limit);
@@ -88,13 +90,13 @@ impl Recovery<'_> {
         while let Some(after) = next {
             let deletions: Vec<(UserId, StoredDeletion)>;
             (deletions, next) = self.page(OWN, after).await?;
-            self.store.restore_deletions(self.partition, &deletions).await?;
+            self.store.restore_deletions(self.recovery, &deletions).await?;
         }
         let mut next = FIRST;
         while let Some(after) = next {
             let accounts: Vec<(UserId, StoredAccount)>;
             (accounts, next) = self.page(OWN, after).await?;
-            self.store.restore_accounts(self.partition, &accounts).await?;
+            self.store.restore_accounts(self.recovery, &accounts).await?;
         }
         Ok(())
     }
@@ -190,7 +192,7 @@ impl Recovery<'_> {
         let aborted = self.abort(&pending).await?;
         let became_account = |id: UserId| pending.contains(&id) && !aborted.contains(&id);
         restored.retain(|claim| !claim.seen.is_some_and(|seen| became_account(seen.account())));
-        Ok(self.store.restore_claims(self.partition, &restored).await?)
+        Ok(self.store.restore_claims(self.recovery, &restored).await?)
     }
 
     /// Returns profiles, without damaged ones, and without accounts that are deleted by the database:

@@ -2,7 +2,7 @@
 //! journalled.
 
 use microblog_domain::{Partition, UserId};
-use microblog_keyspace::{self as keyspace, Batch, Call, Error, Keyspace, redis};
+use microblog_keyspace::{self as keyspace, Batch, Call, Error, Keyspace, Recovery, redis};
 
 use super::{ClaimOwner, ITEMS_PER_CALL_MAX, Store, card};
 use crate::{identifier::Identifier, keys, name::Name, password::Hash, profile::Registration};
@@ -157,13 +157,13 @@ impl Store {
     /// ones. Ends the sessions of those that lack an end of sessions.
     pub(crate) async fn restore_accounts(
         &self,
-        partition: Partition,
+        recovery: Recovery,
         accounts: &[(UserId, StoredAccount)],
     ) -> Result<(), Error> {
         let call = |chunk: &[(UserId, StoredAccount)]| {
-            let call = Call::new("user_restore_accounts")
-                .key(keys::accounts(partition))
-                .key(keys::registrations(partition));
+            let call = of(recovery, "user_restore_accounts")
+                .key(keys::accounts(recovery.partition))
+                .key(keys::registrations(recovery.partition));
             chunk.iter().fold(call, |call, (id, account)| {
                 call.key(keys::profile(*id))
                     .key(keys::sessions(*id))
@@ -177,22 +177,22 @@ impl Store {
                     .arg(account.sessions_ended)
             })
         };
-        self.keyspace.send(in_chunks(partition, accounts, call)).await.map(|_| ())
+        self.keyspace.send(in_chunks(recovery.partition, accounts, call)).await.map(|_| ())
     }
 
     /// Writes deletions of a partition that Redis lacks. An account that it still has is to be
     /// deleted everywhere again.
     pub(crate) async fn restore_deletions(
         &self,
-        partition: Partition,
+        recovery: Recovery,
         deletions: &[(UserId, StoredDeletion)],
     ) -> Result<(), Error> {
         let call = |chunk: &[(UserId, StoredDeletion)]| {
-            let call = Call::new("user_restore_deletions")
-                .key(keys::accounts(partition))
-                .key(keys::registrations(partition))
-                .key(keys::deletions(partition))
-                .key(keys::freed(partition));
+            let call = of(recovery, "user_restore_deletions")
+                .key(keys::accounts(recovery.partition))
+                .key(keys::registrations(recovery.partition))
+                .key(keys::deletions(recovery.partition))
+                .key(keys::freed(recovery.partition));
             chunk.iter().fold(call, |call, (id, deletion)| {
                 call.key(keys::profile(*id))
                     .key(keys::sessions(*id))
@@ -203,25 +203,30 @@ impl Store {
                     .arg(u8::from(deletion.is_confirmed))
             })
         };
-        self.keyspace.send(in_chunks(partition, deletions, call)).await.map(|_| ())
+        self.keyspace.send(in_chunks(recovery.partition, deletions, call)).await.map(|_| ())
     }
 
     /// Writes claims of a partition that have not changed since they were read.
     pub(crate) async fn restore_claims(
         &self,
-        partition: Partition,
+        recovery: Recovery,
         claims: &[ClaimToRestore<'_>],
     ) -> Result<(), Error> {
         let call = |chunk: &[ClaimToRestore<'_>]| {
-            chunk.iter().fold(Call::new("user_restore_claims"), |call, claim| {
+            chunk.iter().fold(of(recovery, "user_restore_claims"), |call, claim| {
                 call.key(keys::claim(claim.identifier))
                     .arg(claim.seen.map_or_else(String::new, ClaimOwner::encode))
                     .arg(claim.owner.encode())
                     .arg(claim.held_until_ms)
             })
         };
-        self.keyspace.send(in_chunks(partition, claims, call)).await.map(|_| ())
+        self.keyspace.send(in_chunks(recovery.partition, claims, call)).await.map(|_| ())
     }
+}
+
+/// Returns a call of a function of a recovery.
+fn of(recovery: Recovery, function: &'static str) -> Call {
+    Call::new(function).recovery(recovery, keys::journal(recovery.partition))
 }
 
 /// Returns a batch of calls for some items each.

@@ -71,6 +71,20 @@ local function register_change(name, callback, flag)
   end, flag)
 end
 
+-- Registers a function of a recovery. Its last key is the journal, and its last argument the version
+-- of the entry that began the recovery. Raises RECOVERING unless that is the newest entry: else
+-- another recovery has begun since, as after a pause of the caller. Needs XREVRANGE.
+local function register_recovery(name, callback, flag)
+  register(name, function(keys, args)
+    local version = table.remove(args)
+    local newest = redis.call('XREVRANGE', table.remove(keys), '+', '-', 'COUNT', 1)[1]
+    if not newest or newest[1] ~= version then
+      error({ err = 'RECOVERING another recovery has begun' })
+    end
+    return callback(keys, args)
+  end, flag)
+end
+
 -- Writes a key, so that WAIT on the same connection waits for all writes before this one (see
 -- `replication.rs`). Frees nothing, but completes what is written already. Needs SET.
 --

@@ -10,11 +10,11 @@ mod tombstones;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use futures::{future, future::BoxFuture};
+use futures::future;
 use microblog_domain::{CommentId, Partition, PostId, UserId};
-use microblog_keyspace::{self as keyspace, Change, Entry, Order, Recovery};
+use microblog_keyspace::{Change, Entry, Order, Recovery};
 use microblog_record::{
-    Database, Migration, POSITIONS, RecordError, Recorder, Tables, WriteTransaction,
+    Database, Migration, POSITIONS, RecordError, Recorder, Replace, Tables, Work, WriteTransaction,
 };
 
 pub(crate) use tombstones::remove_tombstones;
@@ -24,7 +24,7 @@ use crate::{
     journal::{JournalEntry, Reaction, ReactionList},
     keys,
     post::MadeByRequest,
-    record::{restore::Restore, rows::Replace},
+    record::restore::Restore,
     store::{JOURNALS, List, PostSet, Store, post_ids},
 };
 
@@ -52,6 +52,8 @@ impl Tables for PostTables {
     const MIGRATIONS: &[Migration] =
         &[POSITIONS, (2, "posts", include_str!("record/0002_posts.sql"))];
 
+    const READS_SUBJECTS: bool = true;
+
     fn accounts_key(partition: Partition) -> String {
         keys::authors(partition)
     }
@@ -60,31 +62,20 @@ impl Tables for PostTables {
         &'a self,
         transaction: &'a mut WriteTransaction,
         changes: &'a [Change],
-    ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
-        Box::pin(self.write(transaction, changes, Replace::All))
-    }
-
-    fn merge<'a>(
-        &'a self,
-        transaction: &'a mut WriteTransaction,
-        changes: &'a [Change],
-    ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
-        Box::pin(self.write(transaction, changes, Replace::Older))
+        replace: Replace,
+    ) -> Work<'a> {
+        Box::pin(self.write(transaction, changes, replace))
     }
 
     fn clear<'a>(
         &'a self,
         transaction: &'a mut WriteTransaction,
         partition: Partition,
-    ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
+    ) -> Work<'a> {
         Box::pin(self.clear_partition(transaction, partition))
     }
 
-    fn restore<'a>(
-        &'a self,
-        database: &'a Database,
-        recovery: Recovery,
-    ) -> BoxFuture<'a, Result<(), RecordError>> {
+    fn restore<'a>(&'a self, database: &'a Database, recovery: Recovery) -> Work<'a> {
         let archive = Archive::new(database.clone());
         let (hot, partition) = (&self.hot, recovery.partition);
         Box::pin(Restore { store: &self.store, archive, hot, recovery, partition }.run())
@@ -94,7 +85,7 @@ impl Tables for PostTables {
         &'a self,
         transaction: &'a mut WriteTransaction,
         partitions: &'a [Partition],
-    ) -> BoxFuture<'a, Result<(), RecordError>> {
+    ) -> Work<'a> {
         Box::pin(async move {
             for &partition in partitions {
                 self.fill_partition(transaction, partition).await?;
@@ -123,7 +114,7 @@ impl Changes {
             match JournalEntry::parse(&change.text) {
                 Some(entry) => all.add(entry),
                 None if is_about_the_journal(&change.text) => {}
-                None => return Err(sqlx::Error::Decode("unknown kind of change".into())),
+                None => return Err(sqlx::Error::Decode("kind of a change".into())),
             }
         }
         all.discard_parts_of_deleted();
@@ -190,21 +181,16 @@ fn is_about_the_journal(entry: &str) -> bool {
     ["opened", "recovering", "recovered"].iter().any(|kind| entry.starts_with(kind))
 }
 
-/// Returns the failure of a read from Redis while changes are applied: it may succeed later.
-fn unread(error: keyspace::Error) -> sqlx::Error {
-    sqlx::Error::Io(std::io::Error::other(error))
-}
-
 impl PostTables {
     async fn write(
         &self,
         transaction: &mut WriteTransaction,
         changes: &[Change],
         replace: Replace,
-    ) -> Result<(), sqlx::Error> {
+    ) -> Result<(), RecordError> {
         let mut changes = Changes::of(changes)?;
         for ids in changes.posts.chunks(PAGE) {
-            let contents = self.store.contents(ids).await.map_err(unread)?;
+            let contents = self.store.contents(ids).await?;
             let posts = ids.iter().zip(contents);
             let posts: Vec<_> = posts.filter_map(|(&id, content)| Some((id, content?))).collect();
             rows::insert_posts(transaction, &posts).await?;
@@ -217,7 +203,7 @@ impl PostTables {
         let comments: Vec<_> = changes.comments.iter().collect();
         for comments in comments.chunks(POSTS_AT_ONCE) {
             let read = comments.iter().map(|(post, ids)| self.store.comments(**post, ids));
-            let read = future::try_join_all(read).await.map_err(unread)?;
+            let read = future::try_join_all(read).await?;
             rows::insert_comments(transaction, &read.concat()).await?;
         }
         let ends = changes.deleted_comments.iter();
@@ -232,7 +218,7 @@ impl PostTables {
         rows::delete_posts(transaction, &ends).await?;
         rows::insert_requests(transaction, &changes.requests).await?;
         let deletions: Vec<_> = changes.deletions.into_iter().collect();
-        rows::upsert_deletions(transaction, &deletions).await
+        Ok(rows::upsert_deletions(transaction, &deletions).await?)
     }
 
     // Deletes the rows of posts that are in Redis, and of those that were deleted there: newer than
@@ -241,14 +227,14 @@ impl PostTables {
         &self,
         transaction: &mut WriteTransaction,
         partition: Partition,
-    ) -> Result<(), sqlx::Error> {
-        let watermark = self.store.watermark(partition).await.map_err(unread)?;
+    ) -> Result<(), RecordError> {
+        let watermark = self.store.watermark(partition).await?;
         let mut after = 0;
         loop {
             let ids = rows::page(transaction, partition, after, POSTS_AT_ONCE).await?;
             let Some(last) = ids.last() else { return Ok(()) };
             after = last.get();
-            let exist = self.store.exist(&ids).await.map_err(unread)?;
+            let exist = self.store.exist(&ids).await?;
             let is_stale = |(&id, in_redis): (&PostId, bool)| {
                 (in_redis || watermark.is_none_or(|watermark| id > watermark)).then_some(id)
             };

@@ -5,12 +5,12 @@
 
 use std::{collections::BTreeMap, pin::pin, time::SystemTime};
 
-use futures::{StreamExt as _, TryStreamExt as _, future::BoxFuture, stream};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use microblog_domain::{Partition, Stamp, UserId};
 use microblog_keyspace::{Change as JournalChange, Journals, Recovery};
 use microblog_record::{
-    Database, Error as DatabaseError, Migration, POSITIONS, RecordError, Recorder, Tables,
-    WriteTransaction,
+    Database, Error as DatabaseError, Migration, POSITIONS, RecordError, Recorder, Replace, Tables,
+    Work, WriteTransaction,
     sql::{ROWS_MAX, number, read, read_id, rows, statement},
 };
 use sqlx::any::AnyRow;
@@ -45,18 +45,11 @@ pub fn recorder(store: Store, database: Database) -> Recorder<GraphTables> {
     Recorder::new("relation record", database, keyspace, JOURNALS, GraphTables { store })
 }
 
-/// Which rows an upsert replaces.
-#[derive(Clone, Copy)]
-enum Replace {
-    /// All: changes arrive in order.
-    All,
-    /// Those that are not newer.
-    Older,
-}
-
 impl Tables for GraphTables {
     const MIGRATIONS: &[Migration] =
         &[POSITIONS, (2, "edges", include_str!("record/0002_edges.sql"))];
+
+    const READS_SUBJECTS: bool = false;
 
     fn accounts_key(partition: Partition) -> String {
         keys::users(partition)
@@ -66,23 +59,16 @@ impl Tables for GraphTables {
         &'a self,
         transaction: &'a mut WriteTransaction,
         changes: &'a [JournalChange],
-    ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
-        Box::pin(apply(transaction, changes, Replace::All))
-    }
-
-    fn merge<'a>(
-        &'a self,
-        transaction: &'a mut WriteTransaction,
-        changes: &'a [JournalChange],
-    ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
-        Box::pin(apply(transaction, changes, Replace::Older))
+        replace: Replace,
+    ) -> Work<'a> {
+        Box::pin(async move { Ok(apply(transaction, changes, replace).await?) })
     }
 
     fn clear<'a>(
         &'a self,
         transaction: &'a mut WriteTransaction,
         partition: Partition,
-    ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
+    ) -> Work<'a> {
         Box::pin(async move {
             for delete in [
                 "DELETE FROM edges WHERE partition = $1",
@@ -95,11 +81,7 @@ impl Tables for GraphTables {
         })
     }
 
-    fn restore<'a>(
-        &'a self,
-        database: &'a Database,
-        recovery: Recovery,
-    ) -> BoxFuture<'a, Result<(), RecordError>> {
+    fn restore<'a>(&'a self, database: &'a Database, recovery: Recovery) -> Work<'a> {
         let edges = EdgeSaga::new(self.store.clone());
         let partition = recovery.partition;
         let restore = Restore { store: &self.store, edges, database, recovery, partition };
@@ -110,7 +92,7 @@ impl Tables for GraphTables {
         &'a self,
         transaction: &'a mut WriteTransaction,
         partitions: &'a [Partition],
-    ) -> BoxFuture<'a, Result<(), RecordError>> {
+    ) -> Work<'a> {
         Box::pin(async move {
             for &partition in partitions {
                 self.fill_partition(transaction, partition).await?;
@@ -142,7 +124,7 @@ async fn apply(
                 deletions.entry(user).or_insert((stamp, true)).1 = true;
             }
             None if is_about_the_journal(&change.text) => {}
-            None => return Err(sqlx::Error::Decode("unknown kind of change".into())),
+            None => return Err(sqlx::Error::Decode("kind of a change".into())),
         }
     }
     let deletions: Vec<_> = deletions.into_iter().collect();

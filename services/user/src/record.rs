@@ -11,11 +11,11 @@ mod rows;
 
 use std::collections::BTreeSet;
 
-use futures::future::BoxFuture;
 use microblog_domain::{Partition, UserId};
 use microblog_keyspace::{self as keyspace, Change, Journals, Recovery};
 use microblog_record::{
-    Database, Migration, POSITIONS, RecordError, Recorder, Tables, WriteTransaction,
+    Database, Error as DatabaseError, Migration, POSITIONS, RecordError, Recorder, Replace, Tables,
+    Work, WriteTransaction,
 };
 
 use crate::{
@@ -48,23 +48,19 @@ impl Tables for AccountTables {
     const MIGRATIONS: &[Migration] =
         &[POSITIONS, (2, "accounts", include_str!("record/0002_accounts.sql"))];
 
+    const READS_SUBJECTS: bool = true;
+
     fn accounts_key(partition: Partition) -> String {
         keys::accounts(partition)
     }
 
+    // Versions guard the rows.
     fn apply<'a>(
         &'a self,
         transaction: &'a mut WriteTransaction,
         changes: &'a [Change],
-    ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
-        Box::pin(self.write_changed(transaction, changes))
-    }
-
-    fn merge<'a>(
-        &'a self,
-        transaction: &'a mut WriteTransaction,
-        changes: &'a [Change],
-    ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
+        _: Replace,
+    ) -> Work<'a> {
         Box::pin(self.write_changed(transaction, changes))
     }
 
@@ -73,15 +69,11 @@ impl Tables for AccountTables {
         &'a self,
         transaction: &'a mut WriteTransaction,
         partition: Partition,
-    ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
-        Box::pin(rows::delete_accounts_of(transaction, partition))
+    ) -> Work<'a> {
+        Box::pin(async move { Ok(rows::delete_accounts_of(transaction, partition).await?) })
     }
 
-    fn restore<'a>(
-        &'a self,
-        database: &'a Database,
-        recovery: Recovery,
-    ) -> BoxFuture<'a, Result<(), RecordError>> {
+    fn restore<'a>(&'a self, database: &'a Database, recovery: Recovery) -> Work<'a> {
         Box::pin(recovery::restore(&self.accounts, database, recovery))
     }
 
@@ -89,7 +81,7 @@ impl Tables for AccountTables {
         &'a self,
         transaction: &'a mut WriteTransaction,
         partitions: &'a [Partition],
-    ) -> BoxFuture<'a, Result<(), RecordError>> {
+    ) -> Work<'a> {
         Box::pin(async move {
             for &partition in partitions {
                 self.fill_accounts(transaction, partition).await?;
@@ -110,21 +102,19 @@ impl AccountTables {
         &self,
         transaction: &mut WriteTransaction,
         changes: &[Change],
-    ) -> Result<(), sqlx::Error> {
+    ) -> Result<(), RecordError> {
         let (mut changed, mut deleted) = (BTreeSet::new(), BTreeSet::new());
         for change in changes {
             match JournalEntry::parse(&change.text) {
                 Some(JournalEntry::Account(id)) => changed.insert(id),
                 Some(JournalEntry::Deletion(id)) => changed.insert(id) | deleted.insert(id),
                 Some(JournalEntry::Claim(_) | JournalEntry::Journal) => continue,
-                None => return Err(sqlx::Error::Decode("unknown kind of change".into())),
+                None => return Err(DatabaseError::Malformed("kind of a change").into()),
             };
         }
         let changed: Vec<_> = changed.into_iter().collect();
         for ids in changed.chunks(PAGE) {
-            let stored = self.store().stored(ids).await;
-            // The trait has errors of the database alone.
-            let stored = stored.map_err(|error| sqlx::Error::Io(std::io::Error::other(error)))?;
+            let stored = self.store().stored(ids).await?;
             write(transaction, ids, stored, &deleted).await?;
         }
         let partitions: BTreeSet<_> = deleted.into_iter().map(UserId::partition).collect();

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use microblog_domain::{CommentId, Partition, PostId, UserId};
 use microblog_record::{
-    WriteTransaction,
+    Replace, WriteTransaction,
     sql::{ROWS_MAX, list, number, read, read_id, rows, statement},
 };
 use sqlx::{
@@ -18,15 +18,6 @@ use crate::{
     journal::{Reaction, ReactionList},
     post::{Comment, Content, MadeByRequest},
 };
-
-/// Which rows an upsert replaces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Replace {
-    /// All: changes arrive in order.
-    All,
-    /// Those that are not newer.
-    Older,
-}
 
 /// Changes of the counts of posts, in the order of their columns.
 type CountChanges = BTreeMap<PostId, [i64; 3]>;

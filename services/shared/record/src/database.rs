@@ -10,7 +10,7 @@ use sqlx::{
 use tokio::sync::Mutex;
 
 use crate::{
-    Config, Error, OpenError,
+    Config, Error, OpenError, RecordError,
     circuit_breaker::CircuitBreaker,
     connections::{self, Pools, pool},
     operation::Operations,
@@ -144,6 +144,21 @@ impl Database {
         self.within(WRITE_TIMEOUT, summary, work)
     }
 
+    /// Executes a write for a job that reads from Redis meanwhile.
+    pub(crate) fn write_from_redis<'a, T: Send + 'a>(
+        &'a self,
+        summary: &'static str,
+        work: impl Future<Output = Result<T, RecordError>> + Send + 'a,
+    ) -> BoxFuture<'a, Result<T, RecordError>> {
+        Box::pin(async move {
+            let operation = self.inner.operations.begin(summary);
+            let done = tokio::time::timeout(WRITE_TIMEOUT, work).await;
+            let done = done.unwrap_or_else(|_| Err(Error::timed_out().into()));
+            operation.end(done.as_ref().err().and_then(RecordError::of_database));
+            done
+        })
+    }
+
     /// Begins a write transaction. SQLite has one at a time, and begins it here: one that has read
     /// before its first write could not wait for another writer.
     pub async fn begin(&self) -> Result<Transaction<'static, Any>, sqlx::Error> {
@@ -163,7 +178,7 @@ impl Database {
             let operation = self.inner.operations.begin(summary);
             let done = tokio::time::timeout(limit, work).await;
             let done = done.map_err(|_| Error::timed_out()).and_then(|done| Ok(done?));
-            operation.end(&done);
+            operation.end(done.as_ref().err());
             done
         })
     }

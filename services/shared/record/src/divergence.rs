@@ -1,16 +1,18 @@
 //! What to do about partitions of which Redis lacks recorded changes: which ones are recovered at
 //! once, and which ones need an operator, since this may be the wrong Redis.
 
+use std::collections::BTreeSet;
+
 use microblog_domain::Partition;
 use microblog_keyspace::{Batch, ServingState, decode, redis};
 use opentelemetry::{KeyValue, global, metrics::BoundGauge};
 
-use crate::recorder::{RecordError, Recorder, Tables};
+use crate::{RecordError, Recorder, Tables};
 
 /// How a partition of Redis differs from the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Divergence {
-    /// It is the recorded one, and lacks changes: a failover lost them, or it is an older copy.
+    /// It is the recorded one, and lacks changes, if any: a failover lost them, or it is an older copy.
     Lost,
     /// It has no record: its data are gone, or this is another Redis.
     Unrecorded,
@@ -54,21 +56,21 @@ impl DivergenceMetrics {
 
 impl<T: Tables> Recorder<T> {
     /// Closes the partitions that lack changes, and marks them to be recovered; or closes the whole
-    /// keyspace, if an operator must decide. `is_any_known` says that another partition is as recorded.
-    /// The states of partitions that could not be compared stay.
+    /// keyspace, if an operator must decide. The states of partitions that could not be compared stay.
     pub(crate) async fn settle(
         &self,
         diverged: &[Partition],
-        is_any_known: bool,
-        is_unknown: impl Fn(Partition) -> bool,
+        failed: &BTreeSet<Partition>,
     ) -> Result<(), RecordError> {
         let states = self.keyspace.states();
-        for partition in Partition::all().filter(|&at| !is_unknown(at)) {
+        let compared: Vec<_> = Partition::all().filter(|at| !failed.contains(at)).collect();
+        for &partition in &compared {
             states.set_closed(partition, diverged.contains(&partition));
         }
         self.divergence.diverged.record(diverged.len() as u64);
         let kinds = self.divergences(diverged).await?;
-        let is_any_known = is_any_known || kinds.contains(&Divergence::Lost);
+        let is_any_known = !kinds.contains(&Divergence::Unrecorded)
+            || self.divergences(&compared).await?.contains(&Divergence::Lost);
         let needs_operator = |kind: &Divergence| match kind {
             Divergence::Lost => false,
             Divergence::Unrecorded => !is_any_known,
@@ -108,13 +110,14 @@ impl<T: Tables> Recorder<T> {
     }
 
     /// Fails if Redis has data, and is not the one of this record: if no partition has the record's
-    /// identity. Once one has it, as after an interrupted restore, others may have data of the
-    /// restored ones.
+    /// identity, or one has another. Once some have it, as after an interrupted restore, others may
+    /// have data of the restored ones.
     pub(crate) async fn check_restorable(&self) -> Result<(), RecordError> {
         let all: Vec<_> = Partition::all().collect();
         let kinds = self.divergences(&all).await?;
         if kinds.contains(&Divergence::Lost) {
-            return Ok(());
+            let foreign = all.iter().zip(kinds).find(|(_, kind)| *kind == Divergence::Foreign);
+            return foreign.map_or(Ok(()), |(&at, _)| Err(RecordError::NotEmpty(at)));
         }
         let mut batch = Batch::with_capacity(all.len());
         for &partition in &all {
@@ -122,8 +125,9 @@ impl<T: Tables> Recorder<T> {
             batch.query(partition, scan.arg(T::accounts_key(partition)).arg(0).take());
         }
         for (reply, &partition) in self.keyspace.send(batch).await?.into_iter().zip(&all) {
-            let (_, accounts): (u64, Vec<u64>) = decode(reply)?;
-            if !accounts.is_empty() {
+            // The first page of a large set may be empty.
+            let (next, accounts): (u64, Vec<u64>) = decode(reply)?;
+            if next != 0 || !accounts.is_empty() {
                 return Err(RecordError::NotEmpty(partition));
             }
         }

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use microblog_domain::Partition;
+use microblog_keyspace as keyspace;
 use sqlx::{error::DatabaseError, migrate::MigrateError};
 
 /// Why a database cannot be opened.
@@ -96,6 +98,63 @@ impl From<sqlx::Error> for Error {
             _ => false,
         };
         if is_fault { Self::Failed(error) } else { Self::Unavailable(Some(error)) }
+    }
+}
+
+/// Why changes were not recorded, or a partition was not recovered.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// The database failed.
+    #[error(transparent)]
+    Database(#[from] Error),
+    /// Redis failed.
+    #[error("Redis failed while it was read for the record")]
+    Redis(#[from] keyspace::Error),
+    /// Redis lost changes while they were recorded. Nothing was.
+    #[error("Redis lost changes of partition {0} while they were recorded")]
+    Lost(Partition),
+    /// Another process recovers the partition.
+    #[error("partition {0} is being recovered by another process")]
+    Contended(Partition),
+    /// Redis has data of the partition that the record does not have.
+    #[error("Redis is not empty in partition {0}, and is not the Redis of this record")]
+    NotEmpty(Partition),
+    /// The database has nothing of the partition.
+    #[error("the database has no record of partition {0}")]
+    NotRecorded(Partition),
+    /// Redis is not the one that the database records.
+    #[error("{0}: Redis is empty, or not the one of the database: run `microblog restore`")]
+    RedisMismatch(&'static str),
+    /// The database is not the one that records Redis.
+    #[error(
+        "{0}: the database is empty, or not the one of Redis: configure the right one, or run \
+         `microblog restore --from redis`"
+    )]
+    DatabaseMismatch(&'static str),
+}
+
+impl RecordError {
+    /// Returns the failure of the database, if it is one.
+    pub(crate) fn of_database(&self) -> Option<&Error> {
+        match self {
+            Self::Database(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// Returns whether a store is unavailable: then an immediate retry is pointless.
+    pub(crate) fn is_store_away(&self) -> bool {
+        match self {
+            Self::Database(error) => error.is_unavailable(),
+            Self::Redis(error) => error.is_unavailable(),
+            _ => false,
+        }
+    }
+}
+
+impl From<sqlx::Error> for RecordError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Database(error.into())
     }
 }
 

@@ -14,12 +14,14 @@ mod recorder;
 mod recovery;
 mod rpc;
 pub mod sql;
+mod tables;
 
 pub use config::Config;
 pub use database::{Database, Migration};
 pub use durability::{DurabilityConfig, Level};
-pub use error::{Error, OpenError};
+pub use error::{Error, OpenError, RecordError};
 pub use positions::POSITIONS;
-pub use recorder::{RecordError, Recorded, Recorder, Tables, WriteTransaction};
+pub use recorder::{Recorded, Recorder};
 pub use recovery::{Restore, Source};
 pub use rpc::restore;
+pub use tables::{Replace, Tables, Work, WriteTransaction};

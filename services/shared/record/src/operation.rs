@@ -112,10 +112,10 @@ pub(crate) struct Operation<'a> {
 
 impl Operation<'_> {
     /// Records the duration and the result.
-    pub(crate) fn end<T>(self, done: &Result<T, Error>) {
+    pub(crate) fn end(self, error: Option<&Error>) {
         let seconds = self.begun.elapsed().as_secs_f64();
         let mut attributes = self.all.attributes(self.summary);
-        if let Err(error) = done {
+        if let Some(error) = error {
             let error_type = error.error_type();
             self.span.record("otel.status_code", "ERROR");
             self.span.record("error.type", &*error_type);

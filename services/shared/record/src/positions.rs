@@ -8,8 +8,7 @@ use microblog_keyspace::{Change, Version};
 use sqlx::{Row as _, any::AnyRow};
 
 use crate::{
-    Database, Error, Migration,
-    recorder::WriteTransaction,
+    Database, Error, Migration, WriteTransaction,
     sql::{ROWS_MAX, list, number, read, rows, statement},
 };
 

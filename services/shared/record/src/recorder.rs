@@ -15,17 +15,16 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use futures::future::{BoxFuture, join_all};
+use futures::future::join_all;
 use microblog_domain::{Partition, Stamp};
 use microblog_keyspace::{
-    self as keyspace, BacklogMetrics, Change, Journals, Keyspace, Recovery, ServingState, Version,
+    self as keyspace, BacklogMetrics, Change, Journals, Keyspace, ServingState, Version,
 };
-use sqlx::{Any, Transaction};
 use tokio::sync::{OnceCell, Semaphore};
 use uuid::Uuid;
 
 use crate::{
-    Database, Error, Migration,
+    Database, Error, RecordError, Replace, Tables,
     divergence::DivergenceMetrics,
     positions::{self, Positions},
 };
@@ -44,92 +43,6 @@ const RETAINED: u64 = 100;
 /// beyond are dropped, and the partition is written anew when the database is back.
 const WAITING_MAX: u64 = 20_000;
 
-/// A database transaction.
-pub type WriteTransaction = Transaction<'static, Any>;
-
-/// The tables of a service.
-pub trait Tables: Send + Sync {
-    /// The migrations, beginning with [`POSITIONS`](crate::POSITIONS).
-    const MIGRATIONS: &[Migration];
-
-    /// Returns the key of the set of all accounts that have data in a partition.
-    fn accounts_key(partition: Partition) -> String;
-
-    /// Applies changes of any partitions, those of each partition in order.
-    fn apply<'a>(
-        &'a self,
-        transaction: &'a mut WriteTransaction,
-        changes: &'a [Change],
-    ) -> BoxFuture<'a, Result<(), sqlx::Error>>;
-
-    /// Applies changes of a partition, in order, where the tables have nothing newer.
-    fn merge<'a>(
-        &'a self,
-        transaction: &'a mut WriteTransaction,
-        changes: &'a [Change],
-    ) -> BoxFuture<'a, Result<(), sqlx::Error>>;
-
-    /// Deletes the rows of a partition.
-    fn clear<'a>(
-        &'a self,
-        transaction: &'a mut WriteTransaction,
-        partition: Partition,
-    ) -> BoxFuture<'a, Result<(), sqlx::Error>>;
-
-    /// Writes the rows of a partition to Redis, where Redis has nothing newer. May be repeated. What
-    /// would undo a later change is written by functions of the recovery.
-    fn restore<'a>(
-        &'a self,
-        database: &'a Database,
-        recovery: Recovery,
-    ) -> BoxFuture<'a, Result<(), RecordError>>;
-
-    /// Writes what Redis has of some partitions, where the tables have nothing newer.
-    fn fill<'a>(
-        &'a self,
-        transaction: &'a mut WriteTransaction,
-        partitions: &'a [Partition],
-    ) -> BoxFuture<'a, Result<(), RecordError>>;
-}
-
-/// Why changes were not recorded, or a partition was not recovered.
-#[derive(Debug, thiserror::Error)]
-pub enum RecordError {
-    /// The database failed.
-    #[error(transparent)]
-    Database(#[from] Error),
-    /// Redis failed.
-    #[error("Redis failed while it was read for the record")]
-    Redis(#[from] keyspace::Error),
-    /// Redis lost changes while they were recorded. Nothing was.
-    #[error("Redis lost changes of partition {0} while they were recorded")]
-    Lost(Partition),
-    /// Another process recovers the partition.
-    #[error("partition {0} is being recovered by another process")]
-    Contended(Partition),
-    /// Redis has data of the partition that the record does not have.
-    #[error("Redis is not empty in partition {0}, and is not the Redis of this record")]
-    NotEmpty(Partition),
-    /// The database has nothing of the partition.
-    #[error("the database has no record of partition {0}")]
-    NotRecorded(Partition),
-    /// Redis is not the one that the database records.
-    #[error("{0}: Redis is empty, or not the one of the database: run `microblog restore`")]
-    RedisMismatch(&'static str),
-    /// The database is not the one that records Redis.
-    #[error(
-        "{0}: the database is empty, or not the one of Redis: configure the right one, or run \
-         `microblog restore --from redis`"
-    )]
-    DatabaseMismatch(&'static str),
-}
-
-impl From<sqlx::Error> for RecordError {
-    fn from(error: sqlx::Error) -> Self {
-        Self::Database(error.into())
-    }
-}
-
 /// What a step has done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recorded {
@@ -139,6 +52,25 @@ pub struct Recorded {
     pub diverged: Vec<Partition>,
     /// Of the others, the entries from the old position to the new one, both included.
     pub pages: BTreeMap<Partition, Vec<Change>>,
+}
+
+/// The partitions that could not be compared or recorded, and why the first one could not.
+#[derive(Debug, Default)]
+struct Failures {
+    partitions: BTreeSet<Partition>,
+    first: Option<RecordError>,
+}
+
+impl Failures {
+    fn add(&mut self, partitions: &[Partition], error: RecordError) {
+        self.partitions.extend(partitions);
+        self.first.get_or_insert(error);
+    }
+
+    fn is_database_away(&self) -> bool {
+        let error = self.first.as_ref().and_then(RecordError::of_database);
+        error.is_some_and(Error::is_unavailable)
+    }
 }
 
 /// Records the changes of a service.
@@ -157,8 +89,8 @@ pub struct Recorder<T> {
     lost: Mutex<BTreeSet<Partition>>,
     // Recoveries leave a connection of the pool to the recording.
     pub(crate) recoveries: Semaphore,
-    // When the last complete run began, and the newest entries that it recorded.
-    complete: Mutex<(Instant, Positions)>,
+    // When the last complete run began, and the newest recorded entries, once known.
+    complete: Mutex<(Instant, Option<Positions>)>,
 }
 
 impl<T: Tables> Recorder<T> {
@@ -184,7 +116,7 @@ impl<T: Tables> Recorder<T> {
             identity: OnceCell::new(),
             lost: Mutex::default(),
             recoveries,
-            complete: Mutex::new((Instant::now(), Positions::new())),
+            complete: Mutex::new((Instant::now(), None)),
         }
     }
 
@@ -193,7 +125,8 @@ impl<T: Tables> Recorder<T> {
     /// all calls while Redis is not the one that the database records.
     pub async fn run(&self) -> Result<(), RecordError> {
         let done = self.record_all().await;
-        if let Err(RecordError::Database(error)) = &done
+        if let Some(error) = done.as_ref().err().and_then(RecordError::of_database)
+            && error.is_unavailable()
             && self.keyspace.states().serve_unchecked()
         {
             let error = error as &dyn std::error::Error;
@@ -205,12 +138,14 @@ impl<T: Tables> Recorder<T> {
     async fn record_all(&self) -> Result<(), RecordError> {
         let begun = Instant::now();
         let all: Vec<_> = Partition::all().collect();
-        let (mut newest, failed) = self.newest(&all).await;
+        let (mut newest, mut failures) = self.newest(&all).await;
         let too_long = self.note_backlog(&newest);
         self.journals.cap(&self.keyspace, &too_long, WAITING_MAX).await?;
         self.identity().await?;
         let positions = positions::all(&self.database).await?;
-        let is_new = |at: &&Partition| !positions.contains_key(at) && !failed.contains_key(at);
+        self.complete().1 = Some(positions.clone());
+        let is_new =
+            |at: &&Partition| !positions.contains_key(at) && !failures.partitions.contains(at);
         let new: Vec<_> = all.iter().filter(is_new).copied().collect();
         self.fill_new(&new, positions.is_empty()).await?;
         let states = self.keyspace.states();
@@ -220,53 +155,79 @@ impl<T: Tables> Recorder<T> {
         // A recovery that was interrupted may be recorded up to its beginning.
         let is_behind = |(at, position): &(&Partition, &Change)| {
             let differs = newest.get(at) != Some(*position) || is_recovering(position);
-            differs && !failed.contains_key(at)
+            differs && !failures.partitions.contains(at)
         };
         let behind: Vec<_> = positions.iter().filter(is_behind).map(|(&at, _)| at).collect();
-        let diverged = self.record_behind(behind).await?;
-        let is_any_known = diverged.len() + failed.len() < positions.len();
+        let diverged = self.record_behind(behind, &mut failures).await;
         newest.retain(|at, _| !diverged.contains(at));
-        *self.complete.lock().unwrap_or_else(PoisonError::into_inner) = (begun, newest);
-        self.settle(&diverged, is_any_known, |at| failed.contains_key(&at)).await?;
-        failed.into_values().next().map_or(Ok(()), |error| Err(error.into()))
+        if failures.first.is_none() {
+            *self.complete() = (begun, Some(newest));
+        }
+        self.settle(&diverged, &failures.partitions).await?;
+        failures.first.map_or(Ok(()), Err)
     }
 
     // Returns the partitions of which Redis lacks recorded changes.
     async fn record_behind(
         &self,
         mut behind: Vec<Partition>,
-    ) -> Result<Vec<Partition>, RecordError> {
+        failures: &mut Failures,
+    ) -> Vec<Partition> {
         let mut diverged = Vec::new();
         while !behind.is_empty() {
             let mut more = Vec::new();
             for partitions in behind.chunks(RECORDED_TOGETHER) {
-                let recorded = self.record(partitions).await?;
-                more.extend(recorded.more);
-                diverged.extend(recorded.diverged);
+                if failures.is_database_away() {
+                    failures.partitions.extend(partitions);
+                    continue;
+                }
+                for (partitions, done) in self.record_apart(partitions).await {
+                    match done {
+                        Ok(recorded) => {
+                            more.extend(recorded.more);
+                            diverged.extend(recorded.diverged);
+                        }
+                        Err(error) => failures.add(partitions, error),
+                    }
+                }
             }
             behind = more;
         }
-        Ok(diverged)
+        diverged
+    }
+
+    // Records partitions together, or one by one if one of them fails: it must not stop the others.
+    async fn record_apart<'a>(
+        &self,
+        partitions: &'a [Partition],
+    ) -> Vec<(&'a [Partition], Result<Recorded, RecordError>)> {
+        let done = self.record(partitions).await;
+        if done.as_ref().err().is_none_or(RecordError::is_store_away) {
+            return vec![(partitions, done)];
+        }
+        let mut each = Vec::with_capacity(partitions.len());
+        for partition in partitions.chunks(1) {
+            each.push((partition, self.record(partition).await));
+        }
+        each
     }
 
     // Returns the newest entries, and the partitions whose primary failed: it must not stop the others.
-    async fn newest(&self, all: &[Partition]) -> (Positions, BTreeMap<Partition, keyspace::Error>) {
-        let (mut newest, mut failed) = (Positions::new(), BTreeMap::new());
+    async fn newest(&self, all: &[Partition]) -> (Positions, Failures) {
+        let (mut newest, mut failures) = (Positions::new(), Failures::default());
         if let Ok(entries) = self.journals.newest(&self.keyspace, all).await {
             newest.extend(all.iter().zip(entries).filter_map(|(&at, entry)| Some((at, entry?))));
-            return (newest, failed);
+            return (newest, failures);
         }
         let each =
             all.iter().map(async |&at| (at, self.journals.newest(&self.keyspace, &[at]).await));
         for (at, entry) in join_all(each).await {
             match entry {
                 Ok(entry) => newest.extend(entry.into_iter().flatten().map(|entry| (at, entry))),
-                Err(error) => {
-                    failed.insert(at, error);
-                }
+                Err(error) => failures.add(&[at], error.into()),
             }
         }
-        (newest, failed)
+        (newest, failures)
     }
 
     /// Returns the identity of the record, after it has created the tables.
@@ -281,8 +242,10 @@ impl<T: Tables> Recorder<T> {
     // Compares the journals with those of the last complete run: also while the database is away.
     // Returns the partitions whose journals are too long.
     fn note_backlog(&self, newest: &Positions) -> Vec<Partition> {
-        let complete = self.complete.lock().unwrap_or_else(PoisonError::into_inner);
-        let (since, recorded) = &*complete;
+        let mut complete = self.complete();
+        let (since, recorded) = &mut *complete;
+        // If the database is away from the start, what comes now waits.
+        let recorded = recorded.get_or_insert_with(|| newest.clone());
         let waiting = |(at, newest): (&Partition, &Change)| {
             let recorded = recorded.get(at).map(|change| change.version);
             let recorded = recorded.filter(|recorded| recorded.epoch() == newest.version.epoch());
@@ -296,6 +259,10 @@ impl<T: Tables> Recorder<T> {
         self.backlog.note(backlog as usize, age, 0);
         let too_long = waiting.into_iter().filter(|&(_, count)| count > WAITING_MAX);
         too_long.map(|(at, _)| at).collect()
+    }
+
+    fn complete(&self) -> MutexGuard<'_, (Instant, Option<Positions>)> {
+        self.complete.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the partitions to recover.
@@ -336,16 +303,18 @@ impl<T: Tables> Recorder<T> {
             return Ok(recorded);
         }
         let write = async {
-            self.tables.apply(&mut transaction, &changes).await?;
-            positions::set(&mut transaction, &ends).await
+            self.tables.apply(&mut transaction, &changes, Replace::All).await?;
+            Ok(positions::set(&mut transaction, &ends).await?)
         };
-        self.database.write("INSERT changes", write).await?;
-        self.check_not_lost(&ends).await?;
+        self.database.write_from_redis("INSERT changes", write).await?;
+        if T::READS_SUBJECTS {
+            self.check_not_lost(&ends).await?;
+        }
         self.database.write("COMMIT", transaction.commit()).await?;
         Ok(recorded)
     }
 
-    // Tables read subjects of changes as they are: by then, Redis must still have the changes.
+    // What was read is that of the changes only if Redis still has these.
     async fn check_not_lost(&self, ends: &[(Partition, Change)]) -> Result<(), RecordError> {
         let from: Vec<_> = ends.iter().map(|(partition, end)| (*partition, end.version)).collect();
         let pages = self.journals.pages(&self.keyspace, &from, 1).await?;

@@ -16,11 +16,9 @@ use microblog_keyspace::{self as keyspace, Change, Recovery, Version};
 use uuid::Uuid;
 
 use crate::{
-    divergence::Divergence,
+    RecordError, Replace, Tables, WriteTransaction,
     positions::{self, Positions},
-    recorder::{
-        PAGE, RecordError, Recorder, Tables, WriteTransaction, about_the_journal, is_recovering,
-    },
+    recorder::{PAGE, Recorder, about_the_journal, is_recovering},
 };
 
 /// The partitions that a process recovers at once.
@@ -45,7 +43,6 @@ pub enum Source {
 #[derive(Clone, Debug)]
 pub struct Restore {
     source: Source,
-    force: bool,
     /// The last recorded changes before.
     positions: Positions,
 }
@@ -90,7 +87,7 @@ impl<T: Tables> Recorder<T> {
         if source == Source::Database && !force {
             self.check_restorable().await?;
         }
-        Ok(Restore { source, force, positions })
+        Ok(Restore { source, positions })
     }
 
     /// Restores a partition of one store from the other. May be repeated, also after a crash. Returns
@@ -100,22 +97,15 @@ impl<T: Tables> Recorder<T> {
         restore: &Restore,
         partition: Partition,
     ) -> Result<bool, RecordError> {
-        let &Restore { source, force, .. } = restore;
-        if source == Source::Redis {
+        if restore.source == Source::Redis {
             return self.leased(partition, self.rewrite(partition)).await;
         }
-        if self.is_recorded(partition).await? {
-            // Each recovery begins an epoch.
-            let position = self.position(partition).await?;
-            return Ok(position.version.epoch() > restore.position(partition).version.epoch());
-        }
-        let is_foreign = self.divergences(&[partition]).await? == [Divergence::Foreign];
-        if is_foreign && !force {
-            return Err(RecordError::NotEmpty(partition));
-        }
-        self.leased(partition, self.recover(partition)).await?;
+        let is_recovered = self.leased(partition, self.recover(partition)).await?;
         self.keyspace.states().set_closed(partition, false);
-        Ok(true)
+        // Each recovery begins an epoch.
+        let epoch = |change: &Change| change.version.epoch();
+        let is_newer = |now: &Change| epoch(now) > epoch(&restore.position(partition));
+        Ok(is_recovered || is_newer(&self.position(partition).await?))
     }
 
     async fn position(&self, partition: Partition) -> Result<Change, RecordError> {
@@ -246,7 +236,7 @@ impl<T: Tables> Recorder<T> {
             let pages = self.journals.pages(&self.keyspace, &[(partition, from)], PAGE + 1).await?;
             let page = pages.into_iter().next().unwrap_or_default();
             let (changes, next) = page.split_at(page.len().min(PAGE));
-            self.tables.merge(&mut transaction, changes).await?;
+            self.tables.apply(&mut transaction, changes, Replace::Older).await?;
             let Some(next) = next.first() else { break };
             from = next.version;
         }

@@ -9,13 +9,14 @@ use std::sync::{
 };
 
 use clap::Parser as _;
-use futures::{FutureExt as _, future::BoxFuture};
+use futures::FutureExt as _;
 use microblog_domain::Partition;
 use microblog_keyspace::{
     self as keyspace, Call, Change, Journals, Keyspace, Library, Recovery, redis,
 };
 use microblog_record::{
-    Config, Database, Migration, POSITIONS, RecordError, Recorder, Tables, WriteTransaction,
+    Config, Database, Migration, POSITIONS, RecordError, Recorder, Replace, Tables, Work,
+    WriteTransaction,
 };
 use microblog_testkit::RedisServer;
 use tempfile::TempDir;
@@ -56,6 +57,8 @@ impl Losing {
 impl Tables for Losing {
     const MIGRATIONS: &[Migration] = &[POSITIONS];
 
+    const READS_SUBJECTS: bool = true;
+
     fn accounts_key(partition: Partition) -> String {
         format!("rel:{{{partition}}}:users")
     }
@@ -64,35 +67,25 @@ impl Tables for Losing {
         &'a self,
         _: &'a mut WriteTransaction,
         changes: &'a [Change],
-    ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
+        _: Replace,
+    ) -> Work<'a> {
         async {
-            self.lose(changes.last().unwrap()).await;
+            if changes.iter().any(|change| change.text == "poison") {
+                return Err(microblog_record::Error::Malformed("poison").into());
+            }
+            if let Some(change) = changes.last() {
+                self.lose(change).await;
+            }
             Ok(())
         }
         .boxed()
     }
 
-    fn merge<'a>(
-        &'a self,
-        _: &'a mut WriteTransaction,
-        _: &'a [Change],
-    ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
+    fn clear<'a>(&'a self, _: &'a mut WriteTransaction, _: Partition) -> Work<'a> {
         async { Ok(()) }.boxed()
     }
 
-    fn clear<'a>(
-        &'a self,
-        _: &'a mut WriteTransaction,
-        _: Partition,
-    ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
-        async { Ok(()) }.boxed()
-    }
-
-    fn restore<'a>(
-        &'a self,
-        _: &'a Database,
-        recovery: Recovery,
-    ) -> BoxFuture<'a, Result<(), RecordError>> {
+    fn restore<'a>(&'a self, _: &'a Database, recovery: Recovery) -> Work<'a> {
         async move {
             if let Some((begun, go_on)) = &self.pause {
                 begun.notify_one();
@@ -106,11 +99,7 @@ impl Tables for Losing {
         .boxed()
     }
 
-    fn fill<'a>(
-        &'a self,
-        _: &'a mut WriteTransaction,
-        _: &'a [Partition],
-    ) -> BoxFuture<'a, Result<(), RecordError>> {
+    fn fill<'a>(&'a self, _: &'a mut WriteTransaction, _: &'a [Partition]) -> Work<'a> {
         async { Ok(()) }.boxed()
     }
 }
@@ -211,4 +200,31 @@ async fn a_paused_recovery_writes_nothing_after_another_one() {
         redis::cmd("GET").arg("rel:{1}:writer").query_async(&mut admin).await.unwrap();
     assert_eq!(writer, "other");
     assert!(other.record(&[partition]).await.unwrap().diverged.is_empty());
+}
+
+#[tokio::test]
+async fn a_partition_that_cannot_be_recorded_does_not_stop_the_others() {
+    let setup = Setup::new().await;
+    let keyspace = setup.keyspace();
+    let recorder = setup.recorder(|_| {});
+    recorder.run().await.unwrap();
+    let [poisoned, lost, other] = [1, 2, 3].map(Partition::new);
+    for (partition, text) in [(poisoned, "poison"), (other, "change")] {
+        let change = Change { version: "1-1".parse().unwrap(), text: text.to_owned() };
+        assert!(JOURNALS.append(&keyspace, partition, &change).await.unwrap());
+    }
+    let mut admin = setup.redis.admin().await;
+    let () = redis::cmd("DEL").arg(key(lost)).query_async(&mut admin).await.unwrap();
+
+    let done = recorder.run().await;
+    assert!(
+        matches!(done, Err(RecordError::Database(microblog_record::Error::Malformed(_)))),
+        "{done:?}"
+    );
+    assert!(recorder.record(&[other]).await.unwrap().pages[&other].len() == 1, "it is recorded");
+    // The lost one is found, and recovered.
+    recorder.recover_lost().await.unwrap();
+    let writer: Option<String> =
+        redis::cmd("GET").arg("rel:{2}:writer").query_async(&mut admin).await.unwrap();
+    assert_eq!(writer.as_deref(), Some("other"));
 }

@@ -1,0 +1,58 @@
+//! What a service has of its record: its tables, and what it writes to them and to Redis.
+
+use futures::future::BoxFuture;
+use microblog_domain::Partition;
+use microblog_keyspace::{Change, Recovery};
+use sqlx::{Any, Transaction};
+
+use crate::{Database, Migration, RecordError};
+
+/// A database transaction.
+pub type WriteTransaction = Transaction<'static, Any>;
+
+/// Which rows a change replaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replace {
+    /// All: changes arrive in order.
+    All,
+    /// Those that are not newer.
+    Older,
+}
+
+/// Work on the stores.
+pub type Work<'a> = BoxFuture<'a, Result<(), RecordError>>;
+
+/// The tables of a service.
+pub trait Tables: Send + Sync {
+    /// The migrations, beginning with [`POSITIONS`](crate::POSITIONS).
+    const MIGRATIONS: &[Migration];
+
+    /// Whether rows are written from what Redis has of the subjects of changes.
+    const READS_SUBJECTS: bool;
+
+    /// Returns the key of the set of all accounts that have data in a partition.
+    fn accounts_key(partition: Partition) -> String;
+
+    /// Writes changes of any partitions, those of each partition in order.
+    fn apply<'a>(
+        &'a self,
+        transaction: &'a mut WriteTransaction,
+        changes: &'a [Change],
+        replace: Replace,
+    ) -> Work<'a>;
+
+    /// Deletes the rows of a partition.
+    fn clear<'a>(&'a self, transaction: &'a mut WriteTransaction, partition: Partition)
+    -> Work<'a>;
+
+    /// Writes the rows of a partition to Redis, where Redis has nothing newer. May be repeated. What
+    /// would undo a later change is written by functions of the recovery.
+    fn restore<'a>(&'a self, database: &'a Database, recovery: Recovery) -> Work<'a>;
+
+    /// Writes what Redis has of some partitions, where the tables have nothing newer.
+    fn fill<'a>(
+        &'a self,
+        transaction: &'a mut WriteTransaction,
+        partitions: &'a [Partition],
+    ) -> Work<'a>;
+}

@@ -8,7 +8,7 @@ use futures::{
 };
 use microblog_chassis::status;
 use microblog_domain::{Partition, Stamp};
-use microblog_keyspace::{self as keyspace, Change};
+use microblog_keyspace::Change;
 use microblog_proto::common::{ErrorReason, RestoreSource, RestoredPartition};
 use tonic::{Code, Status};
 
@@ -56,21 +56,7 @@ fn encode(partition: Partition, is_restored: bool, position: Change) -> Restored
 fn status(error: RecordError) -> Status {
     let text = error.to_string();
     match error {
-        RecordError::Redis(error) => {
-            error.log();
-            match error {
-                keyspace::Error::Full(_) => status::store_full(),
-                keyspace::Error::ClockAhead(_) => status::clock_ahead(),
-                keyspace::Error::Recovering(_) => status::recovering(),
-                keyspace::Error::Mismatched => status::stores_mismatched(),
-                keyspace::Error::Unavailable(_) => status::store_unavailable(),
-                keyspace::Error::NotReplicated(_) => status::not_replicated(),
-                keyspace::Error::NotRecorded(_) => status::not_recorded(),
-                keyspace::Error::Refused { .. }
-                | keyspace::Error::Malformed(_)
-                | keyspace::Error::Config(_) => status::internal(),
-            }
-        }
+        RecordError::Redis(error) => error.into(),
         RecordError::Database(error) => {
             let cause = error.source().map(ToString::to_string);
             tracing::error!(error = text, cause, "restore failed");

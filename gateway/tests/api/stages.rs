@@ -89,7 +89,7 @@ async fn views_take_few_calls_in_few_stages() {
         system.gateway().me(ann.request(gateway::MeRequest {})).await.unwrap();
     })
     .await;
-    assert_cost(&system, "user", (9, 2), async || {
+    assert_cost(&system, "user", (7, 1), async || {
         let request = gateway::ViewUserRequest { user: by_id(bob.id) };
         system.gateway().view_user(request_as(viewer, request)).await.unwrap();
     })

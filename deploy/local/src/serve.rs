@@ -93,15 +93,17 @@ fn flags(server: Server) -> Vec<Flag> {
 impl clap::Args for Args {
     fn augment_args(command: Command) -> Command {
         let mut command = Process::augment_args(command);
+        let mut order = command.get_arguments().count();
         for server in SERVERS {
             for flag in flags(server) {
                 let id = flag.of_program.get_id();
                 if flag.common && command.get_arguments().all(|known| known.get_id() != id) {
-                    command = command.arg(flag.of_program.clone());
+                    command = command.arg(flag.of_program.clone().display_order(order));
                 }
                 if let Some(own) = &flag.own {
-                    command = command.arg(of_one(server, &flag, own));
+                    command = command.arg(of_one(server, &flag, own).display_order(order));
                 }
+                order += 1;
             }
         }
         command
@@ -118,7 +120,7 @@ impl FromArgMatches for Args {
         let mut flags = Flags::new();
         for server in services {
             if flags.insert(server, given(server, matches)).is_some() {
-                let twice = format!("`--services` has {} twice\n", server.name());
+                let twice = format!("`--services` has {} twice", server.name());
                 return Err(Error::raw(ErrorKind::ValueValidation, twice));
             }
         }
@@ -150,20 +152,16 @@ fn of_one(server: Server, flag: &Flag, own: &str) -> Arg {
         Some(name) => arg.env(own_variable(server, name).leak() as &'static str),
         None => arg,
     };
-    let arg = match flag.of_program.get_help() {
-        Some(help) => arg.help(help.clone()),
-        None => arg,
-    };
     let arg = match flag.of_program.get_value_names() {
         Some(names) => arg.value_names(names.to_vec()),
         None => arg,
     };
-    // Only shown: the service's own parser has the same default.
-    if EXCLUSIVE.contains(&&*flag.long) {
-        arg.default_values(flag.of_program.get_default_values().to_vec())
-    } else {
-        arg
+    if flag.common {
+        return arg.help(format!("As --{}, for this service", flag.long));
     }
+    // The default is only shown: the service's own parser has it too.
+    arg.help(flag.of_program.get_help().cloned().unwrap_or_default())
+        .default_values(flag.of_program.get_default_values().to_vec())
 }
 
 /// Returns the variable of a flag for one service, from that of its program. The variable of
@@ -257,7 +255,7 @@ mod tests {
     fn invalid_services_are_rejected() {
         for (services, expected) in [
             (&[][..], "--services"),
-            (&["--services="], "invalid value ''"),
+            (&["--services="], "a value is required"),
             (&["--services=user,"], "invalid value ''"),
             (&["--services=users"], "possible values: gateway, user, relation, post, timeline"),
             (&["--services=user,post,user"], "`--services` has user twice"),

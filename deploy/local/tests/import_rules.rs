@@ -38,7 +38,7 @@ fn allowed(directory: &str, all: &BTreeSet<&str>) -> Option<BTreeSet<String>> {
         | "services/shared/domain"
         | "services/shared/files"
         | "services/shared/testkit" => these(&[]),
-        "services/shared/keyspace" => these(&[DOMAIN, FILES]),
+        "services/shared/keyspace" => these(&[DOMAIN, FILES, CHASSIS]),
         "services/shared/record" => these(&[PROTO, DOMAIN, CHASSIS, KEYSPACE]),
         "services/shared/chassis" => these(&[PROTO, DOMAIN, FILES]),
         "gateway" => these(&[PROTO, DOMAIN, CHASSIS]),

@@ -48,6 +48,9 @@ pub struct Config {
     /// The database: the archive.
     #[command(flatten)]
     pub database: microblog_record::Config,
+    /// When a change is acknowledged.
+    #[command(flatten)]
+    pub durability: microblog_record::DurabilityConfig,
     /// What is evicted to the archive.
     #[command(flatten)]
     pub archive: archive::Config,

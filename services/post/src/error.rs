@@ -114,21 +114,7 @@ impl From<Error> for Status {
             Error::RestoresThrottled(wait) => {
                 status::throttled(ErrorReason::RateLimited, text, wait)
             }
-            Error::Store(store) => {
-                store.log();
-                match store {
-                    keyspace::Error::Unavailable(_) => status::store_unavailable(),
-                    keyspace::Error::Full(_) => status::store_full(),
-                    keyspace::Error::ClockAhead(_) => status::clock_ahead(),
-                    keyspace::Error::Recovering(_) => status::recovering(),
-                    keyspace::Error::Mismatched => status::stores_mismatched(),
-                    keyspace::Error::NotReplicated(_) => status::not_replicated(),
-                    keyspace::Error::NotRecorded(_) => status::not_recorded(),
-                    keyspace::Error::Refused { .. }
-                    | keyspace::Error::Malformed(_)
-                    | keyspace::Error::Config(_) => status::internal(),
-                }
-            }
+            Error::Store(store) => store.into(),
             Error::Archive(archive) if archive.is_unavailable() => {
                 let error = &archive as &dyn std::error::Error;
                 tracing::warn!(error, "archive unavailable");

@@ -91,6 +91,14 @@ local function check_rate(rate, limit)
   return 0
 end
 
+-- Changes nothing. Its caller waits until all changes of the partition are durable (see journal.lua).
+--
+-- KEYS: the clock.
+local function await_changes()
+  return 0
+end
+
+register_change('post_await_changes', await_changes, 'allow-oom')
 register('post_repair_clock', repair_clock, 'allow-oom')
 register('post_raise_clock', raise_clock, 'allow-oom')
 register('post_confirm', confirm, 'allow-oom')

@@ -28,6 +28,7 @@
 //! | `post:{p}:restore_rate:<account>` | string | rate limit of restores, likewise | a minute |
 //! | `post:{p}:journal` | stream | the change journal ([`JournalEntry`](crate::JournalEntry)); absent unless the service records its changes | the newest entries |
 //! | `post:{p}:journal:record` | string | the identity of the record that has the partition | for ever |
+//! | `post:{p}:journal:mark` | string | empty: written before WAIT, at the durability level `replicated` | for ever |
 //! | `post:{p}:journal:lease` | string | the lease on the recovery of the partition: its holder | 10 s |
 //! | `post:{p}:clock` | string | the last tick of the partition's clock | for ever |
 //! | `post:{p}:authors` | set (intset) | the partition's authors, for scans | until forgotten |

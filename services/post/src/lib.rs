@@ -104,6 +104,7 @@ pub async fn service(
     let recorder = archive
         .as_ref()
         .map(|archive| Arc::new(record::recorder(&store, archive, &config.archive)));
+    config.durability.set_up(recorder.as_ref())?;
     let rpc = rpc::Rpc::new(tiered.clone(), posts, recorder);
     let rpc = Arc::new(PostServiceGuard::new(rpc, CallAuthorizer));
     let handler: PostServiceHandler = rpc.clone();

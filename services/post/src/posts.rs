@@ -128,7 +128,7 @@ impl Posts {
                 Some(post) => post,
                 None => match self.tiered.archived(&[id], None).await?.remove(&id) {
                     Some(post) => post,
-                    None => return Ok(()),
+                    None => return Ok(self.tiered.store().await_changes(id.partition()).await?),
                 },
             };
             if post.content.author != author {

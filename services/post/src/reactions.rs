@@ -103,6 +103,7 @@ impl Reactions {
                     // A repeated request may reply to a comment that has since been deleted.
                     let made = store.comment_by_request(post, author, request).await?;
                     let Some(id) = made else { return Err(Error::CommentNotFound) };
+                    store.await_changes(post.partition()).await?;
                     return self.existing_comment(post, id, author, text, Some(to)).await;
                 }
             },
@@ -157,17 +158,21 @@ impl Reactions {
         post: PostId,
         id: CommentId,
     ) -> Result<(), Error> {
-        let Some(comment) = self.tiered.comments(post, &[id]).await?.pop() else { return Ok(()) };
+        let store = self.tiered.store();
+        let Some(comment) = self.tiered.comments(post, &[id]).await?.pop() else {
+            return Ok(store.await_changes(post.partition()).await?);
+        };
         if comment.content.author != user {
             // If the post is deleted, so are its comments.
-            let Some(post) = self.tiered.post(post, None).await? else { return Ok(()) };
+            let Some(post) = self.tiered.post(post, None).await? else {
+                return Ok(store.await_changes(post.partition()).await?);
+            };
             if post.content.author != user {
                 return Err(Error::NotTheAuthor);
             }
         }
         for _ in 0..ATTEMPTS {
-            if self.tiered.store().delete_comment(post, id).await?
-                || !self.tiered.restore_for(user, post).await?
+            if store.delete_comment(post, id).await? || !self.tiered.restore_for(user, post).await?
             {
                 break;
             }

@@ -1,17 +1,18 @@
 //! The time to recover a partition of 1,000 accounts and 100,000 follows that Redis has lost, and to
-//! record and restore a whole graph.
+//! record and restore a whole graph, with the process's peak memory meanwhile.
 //!
 //! `cargo bench -p microblog-relation --bench recovery [-- FOLLOWS]`
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement that fails panics")]
 
 use std::{
+    fs,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use clap::Parser as _;
-use futures::{StreamExt as _, TryStreamExt as _, stream};
+use futures::{StreamExt as _, stream};
 use microblog_domain::{Partition, UserId};
 use microblog_record::{Database, Recorder, Restore, Source};
 use microblog_relation::{Config, Edge, EdgeSaga, GraphTables, Store, recorder};
@@ -61,21 +62,17 @@ async fn of_database(url: &str, follows: u64) {
             to: account((from + to) % PARTITION_ACCOUNTS, 1 + (from * 7 + to) % 1_023),
         })
     });
-    import(&edges, partition.collect()).await;
+    import(&edges, partition).await;
     let of_all = (0..follows).map(|n| Edge {
         from: account(n / FOLLOWS_EACH / 1_023, 1 + n / FOLLOWS_EACH % 1_023),
         to: account(n % 997, (n * 31 + 5) % 1_024),
     });
-    import(&edges, of_all.filter(|edge| edge.from != edge.to).collect()).await;
+    import(&edges, of_all.filter(|edge| edge.from != edge.to)).await;
     let database = Database::open(&config.database).unwrap().unwrap();
     let recorder = Arc::new(recorder(store, database));
     let all = (follows + PARTITION_ACCOUNTS * FOLLOWS_EACH) as f64;
     let filled = timed(async { recorder.run().await.unwrap() }).await;
-    println!(
-        "  recorded from nothing: {:.1} s, {:.0} follows a second",
-        s(filled),
-        all / s(filled)
-    );
+    report("recorded from nothing", filled, all);
 
     let mut admin = server.admin().await;
     lose(&mut admin, "rel:{0}:*").await;
@@ -88,17 +85,17 @@ async fn of_database(url: &str, follows: u64) {
         let restored = stream::iter(Partition::all()).map(|at| restore(&recorder, &begun, at));
         restored.buffer_unordered(AT_ONCE).collect::<Vec<_>>().await;
     });
-    let restored = restored.await;
-    println!("  all restored: {:.1} s, {:.0} follows a second", s(restored), all / s(restored));
+    report("all restored", restored.await, all);
 }
 
-async fn import(edges: &EdgeSaga, follows: Vec<Edge>) {
-    let chunks: Vec<_> = follows.chunks(20_000).map(<[Edge]>::to_vec).collect();
-    stream::iter(chunks)
-        .map(Ok)
-        .try_for_each(|chunk| async { edges.import(chunk).await.map(|_| ()) })
-        .await
-        .unwrap();
+async fn import(edges: &EdgeSaga, mut follows: impl Iterator<Item = Edge>) {
+    loop {
+        let chunk: Vec<_> = follows.by_ref().take(20_000).collect();
+        if chunk.is_empty() {
+            break;
+        }
+        edges.import(chunk).await.unwrap();
+    }
 }
 
 async fn restore(recorder: &Recorder<GraphTables>, begun: &Restore, partition: Partition) {
@@ -114,9 +111,18 @@ async fn lose(admin: &mut redis::aio::MultiplexedConnection, pattern: &str) {
 }
 
 async fn timed(work: impl Future<Output = ()>) -> Duration {
+    // Resets the peak.
+    fs::write("/proc/self/clear_refs", "5").unwrap();
     let begun = Instant::now();
     work.await;
     begun.elapsed()
+}
+
+fn report(what: &str, duration: Duration, follows: f64) {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap().trim();
+    let rate = follows / s(duration);
+    println!("  {what}: {:.1} s, {rate:.0} follows a second, peak {peak}", s(duration));
 }
 
 fn s(duration: Duration) -> f64 {

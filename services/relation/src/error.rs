@@ -49,11 +49,12 @@ impl From<Invalid> for Error {
 
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
-        let (code, reason) = match &error {
-            Error::Invalid(fields) => return status::invalid(fields.clone()),
-            Error::Token(token) => return status::page_token(*token),
+        let text = error.to_string();
+        let (code, reason) = match error {
+            Error::Invalid(fields) => return status::invalid(fields),
+            Error::Token(token) => return status::page_token(token),
             Error::SelfRelation(field) => {
-                let invalid = Invalid::new(*field, "must be another account");
+                let invalid = Invalid::new(field, "must be another account");
                 return status::bad_request(ErrorReason::SelfRelation, [invalid]);
             }
             Error::FollowingLimit => (Code::FailedPrecondition, ErrorReason::FollowingLimit),
@@ -62,22 +63,8 @@ impl From<Error> for Status {
             Error::BlockedByTarget => (Code::PermissionDenied, ErrorReason::BlockedByTarget),
             Error::TargetBlocked => (Code::FailedPrecondition, ErrorReason::TargetBlocked),
             Error::Forgotten => (Code::NotFound, ErrorReason::UserNotFound),
-            Error::Store(store) => {
-                store.log();
-                return match store {
-                    keyspace::Error::Unavailable(_) => status::store_unavailable(),
-                    keyspace::Error::Full(_) => status::store_full(),
-                    keyspace::Error::ClockAhead(_) => status::clock_ahead(),
-                    keyspace::Error::Recovering(_) => status::recovering(),
-                    keyspace::Error::Mismatched => status::stores_mismatched(),
-                    keyspace::Error::NotReplicated(_) => status::not_replicated(),
-                    keyspace::Error::NotRecorded(_) => status::not_recorded(),
-                    keyspace::Error::Refused { .. }
-                    | keyspace::Error::Malformed(_)
-                    | keyspace::Error::Config(_) => status::internal(),
-                };
-            }
+            Error::Store(store) => return store.into(),
         };
-        status::with_reason(code, reason, error.to_string())
+        status::with_reason(code, reason, text)
     }
 }

@@ -64,21 +64,7 @@ impl From<Error> for Status {
                 let text = "the home timeline is being built; retry";
                 status::with_reason(Code::Unavailable, ErrorReason::TimelineBeingBuilt, text)
             }
-            Error::Store(store) => {
-                store.log();
-                match store {
-                    keyspace::Error::Unavailable(_) => status::store_unavailable(),
-                    keyspace::Error::Full(_) => status::store_full(),
-                    keyspace::Error::ClockAhead(_) => status::clock_ahead(),
-                    keyspace::Error::Recovering(_) => status::recovering(),
-                    keyspace::Error::Mismatched => status::stores_mismatched(),
-                    keyspace::Error::NotReplicated(_) => status::not_replicated(),
-                    keyspace::Error::NotRecorded(_) => status::not_recorded(),
-                    keyspace::Error::Refused { .. }
-                    | keyspace::Error::Malformed(_)
-                    | keyspace::Error::Config(_) => status::internal(),
-                }
-            }
+            Error::Store(store) => store.into(),
             Error::Relation(relation) => peer_status(&relation),
         }
     }

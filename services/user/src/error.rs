@@ -82,21 +82,7 @@ impl From<Error> for Status {
                 HashError::QueueFull.to_string(),
             ),
             Error::Interrupted(status) => *status,
-            Error::Store(store) => {
-                store.log();
-                match store {
-                    keyspace::Error::Unavailable(_) => status::store_unavailable(),
-                    keyspace::Error::Full(_) => status::store_full(),
-                    keyspace::Error::ClockAhead(_) => status::clock_ahead(),
-                    keyspace::Error::Recovering(_) => status::recovering(),
-                    keyspace::Error::Mismatched => status::stores_mismatched(),
-                    keyspace::Error::NotReplicated(_) => status::not_replicated(),
-                    keyspace::Error::NotRecorded(_) => status::not_recorded(),
-                    keyspace::Error::Refused { .. }
-                    | keyspace::Error::Malformed(_)
-                    | keyspace::Error::Config(_) => status::internal(),
-                }
-            }
+            Error::Store(store) => store.into(),
             Error::Damaged(_) | Error::Hash(_) | Error::Token(_) => {
                 tracing::error!(error = &error as &dyn std::error::Error, "call failed");
                 status::internal()

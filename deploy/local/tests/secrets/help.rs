@@ -28,7 +28,7 @@ const PROGRAMS: [(&str, &[&str], &str); 11] = [
     ("microblog-timeline", &[], "MICROBLOG_PULL_THRESHOLD"),
     ("microblog-post", &[], "MICROBLOG_HOT_POSTS"),
     ("microblog-gateway", &[], "MICROBLOG_FOLLOWS_PER_MINUTE"),
-    ("microblog", &["serve"], "MICROBLOG_SERVICES"),
+    ("microblog", &["serve"], "MICROBLOG_HASHING_THREADS"),
     ("microblog", &["up"], "MICROBLOG_PORT_BASE"),
     ("microblog", &["import"], "MICROBLOG_USER_URL"),
     ("microblog", &["verify"], "MICROBLOG_POST_URL"),

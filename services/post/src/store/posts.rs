@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use microblog_domain::{PostId, RequestId, UserId};
+use microblog_domain::{Partition, PostId, RequestId, UserId};
 use microblog_keyspace::{
     Batch, Call, Entry, Error, Order, Page, decode,
     redis::{Cmd, Value, cmd},
@@ -240,6 +240,18 @@ impl Store {
             remove.arg(id.get());
         }
         self.keyspace.query(remove).await
+    }
+
+    /// Waits until all changes of a partition are durable, if calls wait for that: a read found
+    /// nothing to change, because of a change that may not be durable yet.
+    pub(crate) async fn await_changes(&self, partition: Partition) -> Result<(), Error> {
+        if !self.keyspace.waits() {
+            return Ok(());
+        }
+        let call = Call::new("post_await_changes")
+            .key(keys::clock(partition))
+            .journal(partition, keys::journal(partition));
+        self.keyspace.call::<i64>(call).await.map(|_| ())
     }
 
     /// Applies backlink updates in the targets' partitions. All calls go out together. Returns

@@ -83,7 +83,11 @@ impl System {
         topology: testkit::Topology,
         flags: &[&str],
     ) -> Self {
-        let redis = testkit::Store::start(topology).await;
+        Self::start_on(testkit::Store::start(topology).await, worker, flags).await
+    }
+
+    /// Starts the service on a Redis.
+    pub(crate) async fn start_on(redis: testkit::Store, worker: Worker, flags: &[&str]) -> Self {
         let config = config(&redis.url("post"), flags);
         let timelines = Timelines::default();
         let peer = Peer::local(&timelines.service(), &config.chassis);

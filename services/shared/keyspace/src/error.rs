@@ -1,8 +1,10 @@
 //! Errors of Redis, by error code. The texts of Redis differ between versions: they are neither
 //! matched nor part of an error message.
 
+use microblog_chassis::status;
 use redis::{ErrorKind, RedisError, ServerError};
 use tokio::time::{Instant, timeout_at};
+use tonic::Status;
 
 use crate::address::AddressError;
 
@@ -103,6 +105,23 @@ const RECOVERING: &str = "RECOVERING";
 
 /// The code of a command that Redis rejects at `maxmemory`.
 const FULL: &str = "OOM";
+
+/// Logs the error, and returns what callers see of it.
+impl From<Error> for Status {
+    fn from(error: Error) -> Self {
+        error.log();
+        match error {
+            Error::Unavailable(_) => status::store_unavailable(),
+            Error::Full(_) => status::store_full(),
+            Error::ClockAhead(_) => status::clock_ahead(),
+            Error::Recovering(_) => status::recovering(),
+            Error::Mismatched => status::stores_mismatched(),
+            Error::NotReplicated(_) => status::not_replicated(),
+            Error::NotRecorded(_) => status::not_recorded(),
+            Error::Refused { .. } | Error::Malformed(_) | Error::Config(_) => status::internal(),
+        }
+    }
+}
 
 impl Error {
     /// Returns whether Redis is unavailable, so that the call may be retried later.

@@ -143,6 +143,11 @@ impl Keyspace {
         }
     }
 
+    /// Returns whether calls of functions that change the state wait until changes are durable.
+    pub fn waits(&self) -> bool {
+        self.inner.seen_versions.waits()
+    }
+
     /// Makes calls of functions that change the state wait until a number of replicas have the
     /// changes that their results rely on. The Redis user needs WAIT, and what
     /// [`Self::dedicated_connection`] needs.

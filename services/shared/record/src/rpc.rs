@@ -8,12 +8,12 @@ use futures::{
 };
 use microblog_chassis::status;
 use microblog_domain::{Partition, Stamp};
-use microblog_keyspace::{self as keyspace, Change};
+use microblog_keyspace::Change;
 use microblog_proto::common::{ErrorReason, RestoreSource, RestoredPartition};
 use tonic::{Code, Status};
 
 use crate::{
-    RecordError, Recorder, Tables,
+    Error, RecordError, Recorder, Tables,
     recovery::{RECOVERED_TOGETHER, Source},
 };
 
@@ -56,28 +56,15 @@ fn encode(partition: Partition, is_restored: bool, position: Change) -> Restored
 fn status(error: RecordError) -> Status {
     let text = error.to_string();
     match error {
-        RecordError::Redis(error) => {
-            error.log();
-            match error {
-                keyspace::Error::Full(_) => status::store_full(),
-                keyspace::Error::ClockAhead(_) => status::clock_ahead(),
-                keyspace::Error::Recovering(_) => status::recovering(),
-                keyspace::Error::Mismatched => status::stores_mismatched(),
-                keyspace::Error::Unavailable(_) => status::store_unavailable(),
-                keyspace::Error::NotReplicated(_) => status::not_replicated(),
-                keyspace::Error::NotRecorded(_) => status::not_recorded(),
-                keyspace::Error::Refused { .. }
-                | keyspace::Error::Malformed(_)
-                | keyspace::Error::Config(_) => status::internal(),
-            }
-        }
-        RecordError::Database(error) => {
+        RecordError::Redis(error) => error.into(),
+        RecordError::Database(error) if !matches!(error, Error::OtherVersion(_)) => {
             let cause = error.source().map(ToString::to_string);
             tracing::error!(error = text, cause, "restore failed");
             if error.is_unavailable() { status::store_unavailable() } else { status::internal() }
         }
         RecordError::Contended(_) | RecordError::Lost(_) => status::recovering(),
-        RecordError::NotEmpty(_)
+        RecordError::Database(_)
+        | RecordError::NotEmpty(_)
         | RecordError::NotRecorded(_)
         | RecordError::RedisMismatch(_)
         | RecordError::DatabaseMismatch(_) => {

@@ -128,6 +128,7 @@ fn invalid_services_and_shared_settings_are_rejected() {
             "possible values: gateway, user, relation, post, timeline",
         ),
         (&["--services="], None, "a value is required"),
+        (&["--services=user,"], None, "a value is required"),
         (&[], None, "--services <SERVICES>"),
         (&["--services=user,user"], None, "`--services` has user twice"),
         (

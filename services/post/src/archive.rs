@@ -15,6 +15,9 @@ pub use config::Config;
 
 use crate::record::PostTables;
 
+/// The name of the archive in logs and metrics.
+const NAME: &str = "post archive";
+
 /// The archive.
 ///
 /// Cheap to clone. Belongs to the runtime that first uses it: each worker thread opens its own.

@@ -14,7 +14,8 @@ use futures::future;
 use microblog_domain::{CommentId, Partition, PostId, UserId};
 use microblog_keyspace::{Change, Entry, Order, Recovery};
 use microblog_record::{
-    Database, Migration, POSITIONS, RecordError, Recorder, Replace, Tables, Work, WriteTransaction,
+    Damaged, Database, Migration, POSITIONS, RecordError, Recorder, Replace, Tables, Work,
+    WriteTransaction,
 };
 
 pub(crate) use tombstones::remove_tombstones;
@@ -75,10 +76,15 @@ impl Tables for PostTables {
         Box::pin(self.clear_partition(transaction, partition))
     }
 
-    fn restore<'a>(&'a self, database: &'a Database, recovery: Recovery) -> Work<'a> {
-        let archive = Archive::new(database.clone());
+    fn restore<'a>(
+        &'a self,
+        database: &'a Database,
+        recovery: Recovery,
+        damaged: &'a Damaged,
+    ) -> Work<'a> {
+        let (store, archive) = (&self.store, Archive::new(database.clone()));
         let (hot, partition) = (&self.hot, recovery.partition);
-        Box::pin(Restore { store: &self.store, archive, hot, recovery, partition }.run())
+        Box::pin(Restore { store, archive, hot, recovery, partition, damaged }.run())
     }
 
     fn fill<'a>(

@@ -8,7 +8,7 @@
 mod aging;
 mod support;
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use aging::Aging;
 use futures::{StreamExt as _, future, stream};
@@ -17,7 +17,7 @@ use microblog_post::{
     Content, Delivery, Eraser, Origin, Published, Store, Sweeper, forget_marked, recorder,
 };
 use microblog_proto::{common::ErrorReason, post as pb};
-use microblog_record::Source;
+use microblog_record::{Restored, Source};
 use microblog_testkit::{Topology, redis};
 use support::{
     System,
@@ -175,7 +175,9 @@ async fn recover(aging: &Aging, partitions: impl Iterator<Item = Partition>) -> 
     let begun = aging.recorder.begin_restore(Source::Database, true).await.unwrap();
     let recover = |partition| aging.recorder.restore(&begun, partition);
     let recovered = stream::iter(partitions).map(recover).buffer_unordered(8);
-    recovered.filter(|recovered| future::ready(*recovered.as_ref().unwrap())).count().await
+    let is_restored =
+        |restored: &Result<Restored, _>| future::ready(restored.as_ref().unwrap().is_restored);
+    recovered.filter(is_restored).count().await
 }
 
 /// All that callers see of some authors and posts.
@@ -234,6 +236,76 @@ async fn flush(system: &System) {
         // Replicas reject it.
         let _: Result<(), _> = redis::cmd("FLUSHALL").query_async(&mut node.admin().await).await;
     }
+}
+
+#[tokio::test]
+async fn damaged_rows_are_named_and_left_out() {
+    on_all(async |archives, topology| {
+        let aging = Aging::start_in(topology, archives, 10, &[]).await;
+        let system = &aging.system;
+        let mut made = Vec::new();
+        for text in ["intact", "text", "author", "root"] {
+            made.push(system.create(AUTHOR, text).await.unwrap().id);
+        }
+        let [intact, text, author, other] = made[..] else { panic!("four posts") };
+        let repost = system.repost(OTHER, intact).await.unwrap().id;
+        for fan in [OTHER, FAN] {
+            system.like(fan, intact).await.unwrap();
+        }
+        let comment = system.comment(FAN, intact, "comment", 0).await.unwrap().id;
+        let bad_comment = system.comment(FAN, intact, "bad", 0).await.unwrap().id;
+        forget(&aging, GONE).await;
+        aging.archive().await;
+        let mut connection = connect(&aging.url).await;
+        // PostgreSQL rejects what is not UTF-8, or no number.
+        let (bad_text, bad_number) = match connection.backend_name() {
+            "SQLite" => ("text = CAST(x'ff' AS TEXT)", "'x'"),
+            _ => ("likes = -1", "-2"),
+        };
+        for change in [
+            format!("UPDATE posts SET {bad_text} WHERE id = {text}"),
+            format!("UPDATE posts SET author = -5 WHERE id = {author}"),
+            format!("UPDATE posts SET root = {bad_number} WHERE id = {other}"),
+            format!("UPDATE likes SET since = {bad_number} WHERE member = {FAN}"),
+            format!("UPDATE comments SET author = 0 WHERE id = {bad_comment}"),
+            format!("UPDATE reposts SET member = -4 WHERE member = {repost}"),
+            format!("UPDATE requests SET request = 'x' WHERE id = {intact}"),
+            format!("UPDATE deleted_accounts SET since = -1 WHERE account = {GONE}"),
+        ] {
+            assert_eq!(execute(&mut connection, &change).await, 1, "{change}");
+        }
+        flush(system).await;
+        let begun = aging.recorder.begin_restore(Source::Database, false).await.unwrap();
+        let mut damaged = BTreeSet::new();
+        for partition in Partition::all() {
+            let restored = aging.recorder.restore(&begun, partition).await.unwrap();
+            damaged.extend(restored.damaged.first.into_iter().map(|row| (row.table, row.key)));
+        }
+        let expected = [
+            ("posts", format!("id={text}")),
+            ("posts", "author=-5".to_owned()),
+            ("posts", format!("id={other}")),
+            ("likes", format!("post={intact} member={FAN}")),
+            ("comments", format!("id={bad_comment} post={intact}")),
+            ("reposts", format!("post={intact} member=-4")),
+            ("requests", format!("id={intact}")),
+            ("deleted_accounts", format!("account={GONE}")),
+        ];
+        assert_eq!(damaged, expected.into());
+        sweep(&aging).await;
+        // What is intact is there, and damaged posts hide no others.
+        let whole = async |list: List| list.whole(&system.client, 3).await;
+        assert_eq!(whole(List::UserPosts(AUTHOR)).await, [intact]);
+        assert_eq!(whole(List::Likers(intact)).await, [OTHER]);
+        assert_eq!(whole(List::oldest(intact)).await, [comment]);
+        assert_eq!(whole(List::Reposts(intact)).await, [repost]);
+        let new = system.create(AUTHOR, "new").await.unwrap().id;
+        system.like(FAN, intact).await.unwrap();
+        aging.archive().await;
+        assert_eq!(whole(List::UserPosts(AUTHOR)).await, [new, intact]);
+        assert_eq!(whole(List::Likers(intact)).await, [FAN, OTHER]);
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -449,7 +521,7 @@ async fn a_database_from_an_older_copy_is_written_anew() {
     let begun = stale.begin_restore(Source::Database, false).await.unwrap();
     let mut changed = 0;
     for partition in partitions() {
-        changed += usize::from(stale.restore(&begun, partition).await.unwrap());
+        changed += usize::from(stale.restore(&begun, partition).await.unwrap().is_restored);
     }
     assert_eq!(changed, 2, "the partitions with changes");
     let flags = aging::flags(&url, 2);

@@ -5,6 +5,8 @@
 
 mod support;
 
+use std::collections::BTreeSet;
+
 use microblog_chassis::{Worker, status::reason_of};
 use microblog_domain::Partition;
 use microblog_keyspace::Version;
@@ -184,6 +186,73 @@ async fn restore(system: &System, source: RestoreSource, force: bool) -> Result<
     }
     assert_eq!(all, usize::from(Partition::COUNT));
     Ok(changed)
+}
+
+#[tokio::test]
+async fn damaged_rows_are_named_and_left_out() {
+    for database in databases().await {
+        let system = System::start_with(Topology::Single, &[&database.flag()]).await;
+        let [one, two, three, four, five, six] = [1, 2, 3, 4, 5, 6].map(id);
+        for (from, to) in [(one, two), (two, one), (three, one), (four, one), (one, six)] {
+            system.follow(from, to).await.unwrap();
+        }
+        mute(&system, one, four).await;
+        system.block(six, four).await.unwrap();
+        system.client.clone().forget_user(pb::ForgetUserRequest { user_id: five }).await.unwrap();
+        settle(&system, &database, 3).await;
+        let deletion = "SELECT complete FROM deleted_accounts";
+        eventually("all is recorded", PATIENCE, async || {
+            database.edges().await.len() == 8 && database.number(deletion).await == Some(1)
+        })
+        .await;
+        // PostgreSQL rejects what is no number.
+        let bad_number = if matches!(database, Database::Sqlite(_)) { "'x'" } else { "-2" };
+        let of = |kind: i64, from: u64, to: u64| {
+            format!("WHERE kind = {kind} AND source = {from} AND target = {to}")
+        };
+        for change in [
+            format!("UPDATE edges SET kind = 9 {}", of(FOLLOWS, one, two)),
+            format!("UPDATE edges SET version = -1 {}", of(FOLLOWS, two, one)),
+            format!("UPDATE edges SET version = {bad_number} {}", of(MUTES, one, four)),
+            format!("UPDATE edges SET source = -{three} {}", of(FOLLOWS, three, one)),
+            format!(
+                "UPDATE edges SET target_partition = (target_partition + 1) % 1024 {}",
+                of(FOLLOWS, four, one)
+            ),
+            "UPDATE deleted_accounts SET since = -1".to_owned(),
+        ] {
+            let mut connection = AnyConnection::connect(&database.url()).await.unwrap();
+            let change = sqlx::query(sqlx::AssertSqlSafe(change)).execute(&mut connection).await;
+            assert_eq!(change.unwrap().rows_affected(), 1);
+        }
+        flush(&system).await;
+        let request = pb::RestoreRequest::default();
+        let mut partitions = system.client.clone().restore(request).await.unwrap().into_inner();
+        let mut damaged = BTreeSet::new();
+        while let Some(restored) = partitions.message().await.unwrap() {
+            let rows = restored.partition.unwrap().damaged;
+            damaged.extend(rows.into_iter().map(|row| (row.table, row.key)));
+        }
+        let edge = |kind: i64, from: i64, to: u64| {
+            ("edges".to_owned(), format!("kind={kind} source={from} target={to}"))
+        };
+        let expected = [
+            edge(9, one as i64, two),
+            edge(FOLLOWS, two as i64, one),
+            edge(MUTES, one as i64, four),
+            edge(FOLLOWS, -(three as i64), one),
+            edge(FOLLOWS, four as i64, one),
+            ("deleted_accounts".to_owned(), format!("account={five}")),
+        ];
+        assert_eq!(damaged, expected.into());
+        let following = support::list_of(EdgeList::Following, one, 10);
+        eventually("the graph is served", PATIENCE, async || system.list(&following).await.is_ok())
+            .await;
+        assert_eq!(support::ids(&system.list(&following).await.unwrap().edges), [three, six]);
+        let blocks = &lists(&system, &[six]).await[3].1;
+        assert_eq!(support::ids(blocks), [four]);
+        settle(&system, &database, 7).await;
+    }
 }
 
 /// An end must not be older than its beginning, or a recovery would undo it.

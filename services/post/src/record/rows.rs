@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use microblog_domain::{CommentId, Partition, PostId, UserId};
+use microblog_domain::{CommentId, Partition, PostId, Stamp, UserId};
 use microblog_record::{
     Replace, WriteTransaction,
     sql::{ROWS_MAX, list, number, read, read_id, rows, statement},
@@ -73,9 +73,10 @@ pub(super) async fn page(
     count: usize,
 ) -> Result<Vec<PostId>, sqlx::Error> {
     const PAGE: &str = "SELECT id FROM posts \
-        WHERE id / 4 % 1024 = $1 AND deleted = 0 AND id > $2 ORDER BY id LIMIT $3";
+        WHERE id / 4 % 1024 = $1 AND deleted = 0 AND id > $2 AND id < $3 ORDER BY id LIMIT $4";
     let query = sqlx::query(PAGE).bind(i64::from(partition.number()));
-    let query = query.bind(number(after)).bind(number(count as u64));
+    // Damaged ids stay.
+    let query = query.bind(number(after)).bind(number(Stamp::END)).bind(count as i64);
     let rows = query.fetch_all(&mut **transaction).await?;
     rows.iter().map(|row| read_id(row, 0, PostId::new)).collect()
 }
@@ -240,9 +241,10 @@ async fn known_reactions(
     let query = reactions.iter().fold(statement(text), |query, reaction| {
         query.bind(number(reaction.post.get())).bind(number(reaction.member))
     });
+    // One with a damaged stamp is replaced.
     let entry = |row: &AnyRow| {
         let key = (read_id(row, 0, PostId::new)?, read(row, 1)?);
-        Ok((key, (read(row, 2)?, read(row, 3)? == 0)))
+        Ok((key, (read(row, 2).unwrap_or_default(), read(row, 3)? == 0)))
     };
     query.fetch_all(&mut **transaction).await?.iter().map(entry).collect()
 }

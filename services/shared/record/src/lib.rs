@@ -4,6 +4,7 @@
 mod circuit_breaker;
 mod config;
 mod connections;
+mod damaged;
 mod database;
 mod divergence;
 mod durability;
@@ -17,11 +18,12 @@ pub mod sql;
 mod tables;
 
 pub use config::Config;
+pub use damaged::{Damaged, DamagedRow, DamagedRows};
 pub use database::{Database, Migration};
 pub use durability::{DurabilityConfig, Level};
 pub use error::{Error, OpenError, RecordError};
 pub use positions::POSITIONS;
 pub use recorder::{Recorded, Recorder};
-pub use recovery::{Restore, Source};
+pub use recovery::{Restore, Restored, Source};
 pub use rpc::restore;
 pub use tables::{Replace, Tables, Work, WriteTransaction};

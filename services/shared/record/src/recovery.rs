@@ -16,7 +16,7 @@ use microblog_keyspace::{self as keyspace, Change, Recovery, Version};
 use uuid::Uuid;
 
 use crate::{
-    RecordError, Replace, Tables, WriteTransaction,
+    Damaged, DamagedRows, RecordError, Replace, Tables, WriteTransaction,
     positions::{self, Positions},
     recorder::{PAGE, Recorder, about_the_journal, is_recovering},
 };
@@ -52,6 +52,15 @@ impl Restore {
     pub fn position(&self, partition: Partition) -> Change {
         self.positions.get(&partition).cloned().unwrap_or_default()
     }
+}
+
+/// The result of restoring a partition.
+#[derive(Clone, Debug, Default)]
+pub struct Restored {
+    /// Whether it was restored since the restore began, by any process; if not, the stores agreed.
+    pub is_restored: bool,
+    /// The damaged rows that this process has left out in the last recovery of the partition.
+    pub damaged: DamagedRows,
 }
 
 impl<T: Tables> Recorder<T> {
@@ -90,22 +99,24 @@ impl<T: Tables> Recorder<T> {
         Ok(Restore { source, positions })
     }
 
-    /// Restores a partition of one store from the other. May be repeated, also after a crash. Returns
-    /// whether it was restored since the restore began, by any process; if not, the stores agreed.
+    /// Restores a partition of one store from the other. May be repeated, also after a crash.
     pub async fn restore(
         &self,
         restore: &Restore,
         partition: Partition,
-    ) -> Result<bool, RecordError> {
+    ) -> Result<Restored, RecordError> {
         if restore.source == Source::Redis {
-            return self.leased(partition, self.rewrite(partition)).await;
+            self.leased(partition, self.rewrite(partition)).await?;
+            return Ok(Restored { is_restored: true, ..Restored::default() });
         }
         let is_recovered = self.leased(partition, self.recover(partition)).await?;
         self.keyspace.states().set_closed(partition, false);
         // Each recovery begins an epoch.
         let epoch = |change: &Change| change.version.epoch();
         let is_newer = |now: &Change| epoch(now) > epoch(&restore.position(partition));
-        Ok(is_recovered || is_newer(&self.position(partition).await?))
+        let is_restored = is_recovered || is_newer(&self.position(partition).await?);
+        let damaged = self.damaged().get(&partition).cloned().unwrap_or_default();
+        Ok(Restored { is_restored, damaged })
     }
 
     async fn position(&self, partition: Partition) -> Result<Change, RecordError> {
@@ -174,8 +185,10 @@ impl<T: Tables> Recorder<T> {
     /// If the database is older than what Redis has, as after it was restored from a copy, the
     /// partition is written to it anew.
     async fn recover(&self, partition: Partition) -> Result<bool, RecordError> {
-        // A partition that is behind has lost nothing; another process may have recovered it.
-        if self.is_recorded(partition).await? {
+        // A partition that is behind has lost nothing; another process may have recovered it. Damaged
+        // rows may be mended.
+        let is_damaged = self.damaged().get(&partition).is_some_and(|damaged| damaged.count > 0);
+        if self.is_recorded(partition).await? && !is_damaged {
             return Ok(false);
         }
         let newest = self.journals.newest(&self.keyspace, &[partition]).await?;
@@ -195,11 +208,14 @@ impl<T: Tables> Recorder<T> {
         self.journals.set_identity(&self.keyspace, &[partition], self.identity().await?).await?;
         let recovery = Recovery { partition, version: begin.version };
         self.merge(transaction, partition, is_database_old, begin).await?;
-        self.tables.restore(&self.database, recovery).await?;
+        let damaged = Damaged::new(self.name);
+        self.tables.restore(&self.database, recovery, &damaged).await?;
         if !self.journals.append(&self.keyspace, partition, &end).await? {
             return Err(RecordError::Contended(partition));
         }
-        tracing::info!(%partition, "redis recovered from the database");
+        let damaged = damaged.into_rows();
+        tracing::info!(%partition, damaged = damaged.count, "redis recovered from the database");
+        self.damaged().insert(partition, damaged);
         Ok(true)
     }
 
@@ -248,7 +264,7 @@ impl<T: Tables> Recorder<T> {
     }
 
     // Writes a partition to the database anew. Redis serves meanwhile: later changes have entries.
-    async fn rewrite(&self, partition: Partition) -> Result<bool, RecordError> {
+    async fn rewrite(&self, partition: Partition) -> Result<(), RecordError> {
         let (transaction, mut positions) = positions::lock(&self.database, &[partition]).await?;
         // Processes reject changes at versions below the position that they have seen.
         let position = positions.remove(&partition).unwrap_or_default().version;
@@ -266,7 +282,8 @@ impl<T: Tables> Recorder<T> {
         self.tables.clear(&mut transaction, partition).await?;
         self.tables.fill(&mut transaction, &[partition]).await?;
         self.database.write("INSERT journal_positions", transaction.commit()).await?;
+        self.damaged().remove(&partition);
         tracing::info!(%partition, "database written anew from redis");
-        Ok(true)
+        Ok(())
     }
 }

@@ -9,11 +9,11 @@ use futures::{
 use microblog_chassis::status;
 use microblog_domain::{Partition, Stamp};
 use microblog_keyspace::Change;
-use microblog_proto::common::{ErrorReason, RestoreSource, RestoredPartition};
+use microblog_proto::common::{self, ErrorReason, RestoreSource, RestoredPartition};
 use tonic::{Code, Status};
 
 use crate::{
-    Error, RecordError, Recorder, Tables,
+    DamagedRow, Error, RecordError, Recorder, Restored, Tables,
     recovery::{RECOVERED_TOGETHER, Source},
 };
 
@@ -35,21 +35,28 @@ pub async fn restore<T: Tables + 'static>(
     let restore = move |partition| {
         let (recorder, begun) = (recorder.clone(), begun.clone());
         async move {
-            let is_restored = recorder.restore(&begun, partition).await.map_err(status)?;
-            Ok(encode(partition, is_restored, begun.position(partition)))
+            let restored = recorder.restore(&begun, partition).await.map_err(status)?;
+            Ok(encode(partition, restored, begun.position(partition)))
         }
     };
     Ok(stream::iter(Partition::all()).map(restore).buffer_unordered(RECOVERED_TOGETHER).boxed())
 }
 
-fn encode(partition: Partition, is_restored: bool, position: Change) -> RestoredPartition {
+fn encode(partition: Partition, restored: Restored, position: Change) -> RestoredPartition {
     // The last word of an entry is a stamp.
     let stamp = position.text.rsplit(' ').next().and_then(|stamp| stamp.parse().ok());
+    let damaged = |DamagedRow { table, key, problem }: DamagedRow| common::DamagedRow {
+        table: table.to_owned(),
+        key,
+        problem,
+    };
     RestoredPartition {
         number: partition.number().into(),
-        restored: is_restored,
+        restored: restored.is_restored,
         recorded_version: position.version.to_string(),
         recorded_at: stamp.and_then(Stamp::new).map(|stamp| stamp.time().into()),
+        damaged_count: restored.damaged.count,
+        damaged: restored.damaged.first.into_iter().map(damaged).collect(),
     }
 }
 
@@ -60,7 +67,11 @@ fn status(error: RecordError) -> Status {
         RecordError::Database(error) if !matches!(error, Error::OtherVersion(_)) => {
             let cause = error.source().map(ToString::to_string);
             tracing::error!(error = text, cause, "restore failed");
-            if error.is_unavailable() { status::store_unavailable() } else { status::internal() }
+            if !error.is_unavailable() {
+                return status::internal();
+            }
+            let text = "the database is unavailable; run the restore again: it goes on";
+            status::with_reason(Code::Unavailable, ErrorReason::StoreUnavailable, text)
         }
         RecordError::Contended(_) | RecordError::Lost(_) => status::recovering(),
         RecordError::Database(_)

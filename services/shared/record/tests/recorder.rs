@@ -15,7 +15,7 @@ use microblog_keyspace::{
     self as keyspace, Call, Change, Journals, Keyspace, Library, Recovery, redis,
 };
 use microblog_record::{
-    Config, Database, Migration, POSITIONS, RecordError, Recorder, Replace, Tables, Work,
+    Config, Damaged, Database, Migration, POSITIONS, RecordError, Recorder, Replace, Tables, Work,
     WriteTransaction,
 };
 use microblog_testkit::{PostgresServer, RedisServer};
@@ -85,7 +85,7 @@ impl Tables for Losing {
         async { Ok(()) }.boxed()
     }
 
-    fn restore<'a>(&'a self, _: &'a Database, recovery: Recovery) -> Work<'a> {
+    fn restore<'a>(&'a self, _: &'a Database, recovery: Recovery, _: &'a Damaged) -> Work<'a> {
         async move {
             if let Some((begun, go_on)) = &self.pause {
                 begun.notify_one();

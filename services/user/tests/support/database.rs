@@ -56,6 +56,13 @@ impl Database {
         rows.unwrap_or_default()
     }
 
+    /// Changes rows by a statement.
+    pub async fn change(&self, statement: &str) {
+        let mut connection = AnyConnection::connect(&self.url()).await.unwrap();
+        let statement = sqlx::query(AssertSqlSafe(statement.to_owned()));
+        assert_eq!(statement.execute(&mut connection).await.unwrap().rows_affected(), 1);
+    }
+
     pub async fn accounts(&self) -> BTreeMap<u64, Row> {
         let text = "SELECT account, card, email, password, request FROM accounts";
         let row = |row: &AnyRow| {

@@ -524,6 +524,33 @@ async fn an_older_copy_of_redis_is_recovered() {
     }
 }
 
+/// Sessions of one account ended on both sides of a failover that lost the first end.
+#[tokio::test]
+async fn a_session_that_ended_before_a_loss_stays_ended_if_another_ended_after_it() {
+    let redis = Redis::start(Topology::Single).await;
+    for database in databases().await {
+        cmd("FLUSHALL").exec_async(&mut redis.nodes()[0].admin().await).await.unwrap();
+        let mut world = World::new(&redis, &database, Duration::ZERO).await;
+        for step in [Step::Register(0), Step::Login(0), Step::Login(0), Step::Record] {
+            world.take(step).await;
+        }
+        let older = copy(&redis).await;
+        // Ends the first session.
+        world.take(Step::Logout(0)).await;
+        world.take(Step::Record).await;
+        roll_back(&redis, &older, |_| true).await;
+        // A process that has not seen the lost change.
+        let (_, other) = support::accounts(&redis).await;
+        other.logout(&world.tokens[1].1).await.unwrap();
+        assert_eq!(world.view().await.sessions.len(), 1, "the loss brought it back");
+        world.recover().await;
+        assert_eq!(world.view().await.sessions.len(), 0);
+        world.take(Step::Login(0)).await;
+        world.recover().await;
+        assert_eq!(world.view().await.sessions.len(), 1);
+    }
+}
+
 #[tokio::test]
 async fn a_name_goes_to_its_last_owner() {
     let (redis, database) = (Redis::start(Topology::Single).await, Database::sqlite());

@@ -33,7 +33,7 @@ pub(super) async fn upsert_accounts(
 ) -> Result<(), sqlx::Error> {
     let ended = match replace {
         Replace::All => "excluded.sessions_ended",
-        Replace::Older => "excluded.sessions_ended",
+        Replace::Older => "excluded.sessions_ended + 1",
     };
     let newer = |value: &str, version: &str| {
         format!(

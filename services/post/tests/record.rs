@@ -277,9 +277,11 @@ async fn damaged_rows_are_named_and_left_out() {
         flush(system).await;
         let begun = aging.recorder.begin_restore(Source::Database, false).await.unwrap();
         let mut damaged = BTreeSet::new();
-        for partition in Partition::all() {
-            let restored = aging.recorder.restore(&begun, partition).await.unwrap();
-            damaged.extend(restored.damaged.first.into_iter().map(|row| (row.table, row.key)));
+        let restore = |partition| aging.recorder.restore(&begun, partition);
+        let mut restored = stream::iter(Partition::all()).map(restore).buffer_unordered(8);
+        while let Some(restored) = restored.next().await {
+            let rows = restored.unwrap().damaged.first;
+            damaged.extend(rows.into_iter().map(|row| (row.table, row.key)));
         }
         let expected = [
             ("posts", format!("id={text}")),

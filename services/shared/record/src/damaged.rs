@@ -2,10 +2,12 @@
 //! names them by table and key. Neither texts nor secrets are named.
 
 use std::{
+    collections::BTreeMap,
     fmt::Display,
     sync::{LazyLock, Mutex, PoisonError},
 };
 
+use microblog_domain::Partition;
 use opentelemetry::{KeyValue, global, metrics::Counter};
 use sqlx::{Column as _, Row as _, any::AnyRow};
 
@@ -19,6 +21,26 @@ static COUNTER: LazyLock<Counter<u64>> = LazyLock::new(|| {
         .with_description("Damaged rows of the database that were left out of a read")
         .build()
 });
+
+/// What the last recovery of each partition of a record has left out, by the identity of the record.
+/// The threads of the process have a recorder each.
+static LEFT_OUT: Mutex<BTreeMap<(String, Partition), DamagedRows>> = Mutex::new(BTreeMap::new());
+
+/// Returns what the last recovery of a partition has left out, if this process did it.
+pub(crate) fn left_out(identity: &str, partition: Partition) -> DamagedRows {
+    let left_out = LEFT_OUT.lock().unwrap_or_else(PoisonError::into_inner);
+    left_out.get(&(identity.to_owned(), partition)).cloned().unwrap_or_default()
+}
+
+/// Replaces what the last recovery of a partition has left out.
+pub(crate) fn set_left_out(identity: &str, partition: Partition, damaged: DamagedRows) {
+    let mut left_out = LEFT_OUT.lock().unwrap_or_else(PoisonError::into_inner);
+    let key = (identity.to_owned(), partition);
+    match damaged.count {
+        0 => left_out.remove(&key),
+        _ => left_out.insert(key, damaged),
+    };
+}
 
 /// The name of a damaged row.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -24,7 +24,7 @@ use tokio::sync::{OnceCell, Semaphore};
 use uuid::Uuid;
 
 use crate::{
-    DamagedRows, Database, Error, RecordError, Replace, Tables,
+    Database, Error, RecordError, Replace, Tables,
     divergence::DivergenceMetrics,
     positions::{self, Positions},
 };
@@ -87,8 +87,6 @@ pub struct Recorder<T> {
     identity: OnceCell<String>,
     // The partitions that the next run of the recovery recovers.
     lost: Mutex<BTreeSet<Partition>>,
-    // The damaged rows that the last recovery of each partition has left out.
-    damaged: Mutex<BTreeMap<Partition, DamagedRows>>,
     // Recoveries leave a connection of the pool to the recording.
     pub(crate) recoveries: Semaphore,
     // When the last complete run began, and the newest recorded entries, once known.
@@ -117,7 +115,6 @@ impl<T: Tables> Recorder<T> {
             backlog: BacklogMetrics::new(name),
             identity: OnceCell::new(),
             lost: Mutex::default(),
-            damaged: Mutex::default(),
             recoveries,
             complete: Mutex::new((Instant::now(), None)),
         }
@@ -271,11 +268,6 @@ impl<T: Tables> Recorder<T> {
     /// Returns the partitions to recover.
     pub(crate) fn lost(&self) -> MutexGuard<'_, BTreeSet<Partition>> {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the damaged rows that the last recovery of each partition has left out.
-    pub(crate) fn damaged(&self) -> MutexGuard<'_, BTreeMap<Partition, DamagedRows>> {
-        self.damaged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records the changes of some partitions, up to a page of each. Partitions that are not filled

@@ -16,7 +16,7 @@ use microblog_keyspace::{self as keyspace, Change, Recovery, Version};
 use uuid::Uuid;
 
 use crate::{
-    Damaged, DamagedRows, RecordError, Replace, Tables, WriteTransaction,
+    Damaged, DamagedRows, RecordError, Replace, Tables, WriteTransaction, damaged,
     positions::{self, Positions},
     recorder::{PAGE, Recorder, about_the_journal, is_recovering},
 };
@@ -115,7 +115,7 @@ impl<T: Tables> Recorder<T> {
         let epoch = |change: &Change| change.version.epoch();
         let is_newer = |now: &Change| epoch(now) > epoch(&restore.position(partition));
         let is_restored = is_recovered || is_newer(&self.position(partition).await?);
-        let damaged = self.damaged().get(&partition).cloned().unwrap_or_default();
+        let damaged = damaged::left_out(self.identity().await?, partition);
         Ok(Restored { is_restored, damaged })
     }
 
@@ -187,7 +187,7 @@ impl<T: Tables> Recorder<T> {
     async fn recover(&self, partition: Partition) -> Result<bool, RecordError> {
         // A partition that is behind has lost nothing; another process may have recovered it. Damaged
         // rows may be mended.
-        let is_damaged = self.damaged().get(&partition).is_some_and(|damaged| damaged.count > 0);
+        let is_damaged = damaged::left_out(self.identity().await?, partition).count > 0;
         if self.is_recorded(partition).await? && !is_damaged {
             return Ok(false);
         }
@@ -215,7 +215,7 @@ impl<T: Tables> Recorder<T> {
         }
         let damaged = damaged.into_rows();
         tracing::info!(%partition, damaged = damaged.count, "redis recovered from the database");
-        self.damaged().insert(partition, damaged);
+        damaged::set_left_out(self.identity().await?, partition, damaged);
         Ok(true)
     }
 
@@ -282,7 +282,7 @@ impl<T: Tables> Recorder<T> {
         self.tables.clear(&mut transaction, partition).await?;
         self.tables.fill(&mut transaction, &[partition]).await?;
         self.database.write("INSERT journal_positions", transaction.commit()).await?;
-        self.damaged().remove(&partition);
+        damaged::set_left_out(self.identity().await?, partition, DamagedRows::default());
         tracing::info!(%partition, "database written anew from redis");
         Ok(())
     }

@@ -42,7 +42,7 @@ pub(crate) const WAIT_MAX: Duration = Duration::from_secs(7);
 const WAIT_STEP: Duration = Duration::from_millis(20);
 
 /// The timeout of a build, whether a reader waits for it or not.
-const BUILD_MAX: Duration = Duration::from_secs(10);
+pub(crate) const BUILD_MAX: Duration = Duration::from_secs(10);
 
 /// The most concurrent builds in a worker thread. Each takes some megabytes for a reader with
 /// thousands of followings.

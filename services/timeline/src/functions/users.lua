@@ -1,8 +1,7 @@
 -- User timelines and fan-out states.
 
--- The head of a new user timeline.
-local UNKNOWN = 2^53 - 1
-local NEW_HEAD = '\0\0\0\0\0\0\0\255' .. struct.pack('<I8', UNKNOWN)
+-- The head of a new user timeline, known down to an id above all posts: 2^53 - 1.
+local NEW_HEAD = '\0\0\0\0\0\0\0\255' .. '\255\255\255\255\255\255\31\0'
 
 -- Returns the post id of the record at an offset.
 local function post_at(timeline, at)

@@ -67,7 +67,7 @@ pub(crate) fn jobs(
     let posts = Posts::new(tiered.clone(), delivery.clone());
     let sweeper = || Sweeper::new(tiered.clone(), delivery.clone());
     let (mut notifier, mut deliverer) = (sweeper(), sweeper());
-    let (marked, clocks) = (tiered.clone(), tiered.store().clone());
+    let (marked, clocks) = (tiered.clone(), tiered.store().ignoring_closed());
     let notify = async move || notifier.notify_targets(PENDING_AFTER).await;
     let deliver = async move || deliverer.deliver(UNDELIVERED_AFTER).await;
     let forget = async move || forget::forget_marked(&marked, &posts).await;

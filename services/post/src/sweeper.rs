@@ -12,6 +12,7 @@ use crate::{
     error::Error,
     post::{Backlink, BacklinkUpdate},
     posts::Posts,
+    store::Store,
     tiered_store::TieredStore,
 };
 
@@ -22,9 +23,12 @@ pub(crate) const PENDING_AFTER: Duration = Duration::from_secs(2);
 /// The same for deliveries: with a run every second, a post is delivered within two seconds.
 pub(crate) const UNDELIVERED_AFTER: Duration = Duration::from_millis(900);
 
-/// Finds stale entries and completes them.
+/// Finds stale entries and completes them. Those of partitions that lack changes wait until they are
+/// recovered.
 pub struct Sweeper {
     tiered: TieredStore,
+    /// The entries of all partitions.
+    entries: Store,
     posts: Posts,
     delivery: Delivery,
     pending: Backlog<Option<(Backlink, u64)>>,
@@ -37,15 +41,19 @@ impl Sweeper {
         let posts = Posts::new(tiered.clone(), delivery.clone());
         let pending = Backlog::new(OUTBOX_PAGE_MAX).measured("post reposts");
         let outbox = Backlog::new(OUTBOX_PAGE_MAX).measured("post outbox");
-        Self { tiered, posts, delivery, pending, outbox }
+        let entries = tiered.store().ignoring_closed();
+        Self { tiered, entries, posts, delivery, pending, outbox }
     }
 
     /// Reads a page of every partition's pending reposts. Completes those that this sweeper first
     /// saw more than `stale_after` ago.
     pub async fn notify_targets(&mut self, stale_after: Duration) -> Result<(), Error> {
-        let pages = self.tiered.store().pending_reposts(&self.pending.places()).await?;
-        let stale: Vec<_> =
-            self.pending.stale_entries(pages, stale_after).into_iter().flatten().collect();
+        let pages = self.entries.pending_reposts(&self.pending.places()).await?;
+        let stale = self.pending.stale_entries(pages, stale_after).into_iter().flatten();
+        let is_open = |(backlink, _): &(Backlink, u64)| {
+            self.is_open(backlink.repost) && self.is_open(backlink.target)
+        };
+        let stale: Vec<_> = stale.filter(is_open).collect();
         let updates = self.current_updates(&stale).await?;
         self.posts.complete(&updates).await
     }
@@ -67,9 +75,14 @@ impl Sweeper {
     /// Reads a page of every partition's outbox. Delivers the posts that this sweeper first saw
     /// more than `stale_after` ago.
     pub async fn deliver(&mut self, stale_after: Duration) -> Result<(), Error> {
-        let pages = self.tiered.store().undelivered(&self.outbox.places()).await?;
+        let pages = self.entries.undelivered(&self.outbox.places()).await?;
         let stale = self.outbox.stale_entries(pages, stale_after).into_iter().flatten();
-        let stale: Vec<_> = stale.map(|(post, _)| post).collect();
+        let stale: Vec<_> =
+            stale.map(|(post, _)| post).filter(|&post| self.is_open(post)).collect();
         self.delivery.deliver(&stale).await
+    }
+
+    fn is_open(&self, post: PostId) -> bool {
+        !self.entries.keyspace().states().is_closed(post.partition())
     }
 }

@@ -12,8 +12,10 @@ use std::time::Duration;
 
 use aging::Aging;
 use futures::{StreamExt as _, future, stream};
-use microblog_domain::Partition;
-use microblog_post::{Delivery, Eraser, Store, Sweeper, forget_marked, recorder};
+use microblog_domain::{Partition, RequestId};
+use microblog_post::{
+    Content, Delivery, Eraser, Origin, Published, Store, Sweeper, forget_marked, recorder,
+};
 use microblog_proto::{common::ErrorReason, post as pb};
 use microblog_record::Source;
 use microblog_testkit::{Topology, redis};
@@ -459,5 +461,43 @@ async fn a_database_from_an_older_copy_is_written_anew() {
     let aging = Aging::on(System { client, store, ..system }, &url, 2).await;
     sweep(&aging).await;
     assert_eq!(seen(&aging, &all).await, before);
+    aging.is_sound().await;
+}
+
+#[tokio::test]
+async fn a_partition_that_lacks_changes_does_not_stop_the_jobs_of_the_others() {
+    let archives = ArchiveServer::start(Kind::Sqlite).await;
+    let aging = Aging::start(&archives, 10).await;
+    let system = &aging.system;
+    let [lost, post] = [AUTHOR, OTHER].map(async |author| system.create(author, "post").await);
+    let (lost, post) = (lost.await.unwrap().id, post.await.unwrap().id);
+    // Two reposts whose posts were not notified, one of them with a post of the lost partition.
+    for target in [lost, post] {
+        let origin = Origin { root: support::post(target), reposted: support::post(target) };
+        let (author, text) = (user(3), String::new());
+        let content = Content { author, text, origin: Some(origin) };
+        let request = RequestId::parse("id", &request_id()).unwrap();
+        let published = system.store.publish(&content, request).await.unwrap();
+        assert!(matches!(published, Published::New(_)));
+    }
+    aging.archive().await;
+    let journal = format!("post:{{{}}}:journal", user(1).partition());
+    let mut admin = system.redis.nodes()[0].admin().await;
+    redis::cmd("DEL").arg(journal).exec_async(&mut admin).await.unwrap();
+    aging.archive().await;
+    assert_rejected(system.get(lost, 0).await, Code::Unavailable, ErrorReason::Recovering);
+
+    let delivery = Delivery::new(system.store.clone(), None);
+    let mut sweeper = Sweeper::new(aging.tiered(), delivery);
+    sweeper.deliver(Duration::ZERO).await.unwrap();
+    sweeper.notify_targets(Duration::ZERO).await.unwrap();
+    assert_eq!(system.get(post, 0).await.unwrap().reposts, 1);
+    forget_marked(&aging.tiered(), &aging.posts()).await.unwrap();
+
+    // An erasure visits all partitions.
+    aging.recorder.recover_lost().await.unwrap();
+    forget(&aging, GONE).await;
+    sweep(&aging).await;
+    assert_eq!(system.get(lost, 0).await.unwrap().reposts, 1);
     aging.is_sound().await;
 }

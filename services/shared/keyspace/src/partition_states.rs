@@ -77,8 +77,11 @@ impl PartitionStates {
         if serving == ServingState::Mismatched as u8 {
             return Err(Error::Mismatched);
         }
-        let is_closed = |at: Partition| self.inner.is_closed[index(at)].load(Ordering::Acquire);
-        if partition.is_some_and(is_closed) { Err(Error::recovering()) } else { Ok(()) }
+        if partition.is_some_and(|at| self.is_closed(at)) {
+            Err(Error::recovering())
+        } else {
+            Ok(())
+        }
     }
 
     /// Closes the keyspace until it was compared with the database, unless it was before: worker
@@ -121,6 +124,11 @@ impl PartitionStates {
     /// Rejects calls to a partition, with [`Error::Recovering`], or accepts them again.
     pub fn set_closed(&self, partition: Partition, is_closed: bool) {
         self.inner.is_closed[index(partition)].store(is_closed, Ordering::Release);
+    }
+
+    /// Returns whether calls to a partition are rejected because it lacks changes.
+    pub fn is_closed(&self, partition: Partition) -> bool {
+        self.inner.is_closed[index(partition)].load(Ordering::Acquire)
     }
 
     /// Makes calls that change a partition fail with [`Error::Recovering`] if its journal lacks a

@@ -85,7 +85,8 @@ impl Database {
     }
 
     /// Creates or upgrades the tables. Any number of threads and processes may call it at once:
-    /// PostgreSQL serializes them; SQLite may reject all processes but one.
+    /// PostgreSQL serializes them; SQLite may reject all processes but one. Fails if another version
+    /// has applied other ones.
     pub async fn migrate(&self, migrations: &[Migration]) -> Result<(), Error> {
         let _turn = MIGRATION_LOCK.lock().await;
         let migration = |&(number, name, statements): &Migration| {
@@ -97,9 +98,7 @@ impl Database {
             let statements = AssertSqlSafe(statements).into_sql_str();
             migrate::Migration::new(number, name.into(), MigrationType::Simple, statements, false)
         };
-        let mut migrator = Migrator::with_migrations(migrations.iter().map(migration).collect());
-        // A later version may have applied more migrations.
-        migrator.set_ignore_missing(true);
+        let migrator = Migrator::with_migrations(migrations.iter().map(migration).collect());
         self.write("CREATE", async move {
             // A dedicated connection, which is always closed: it releases the migration lock.
             let pool = pool(&self.inner.url, 1, self.inner.timeout, WRITE_TIMEOUT)?;

@@ -47,6 +47,12 @@ pub enum Error {
     /// The database rejected the operation.
     #[error("the database failed")]
     Failed(#[source] sqlx::Error),
+    /// Another version of the program has changed the tables, by this migration.
+    #[error(
+        "the tables of the database are those of another version: migration {0} is not one of this \
+         version, or differs. Run the version that applied it, or a newer one"
+    )]
+    OtherVersion(i64),
     /// A stored value is malformed.
     #[error("malformed value in the database: {0}")]
     Malformed(&'static str),
@@ -70,7 +76,7 @@ impl Error {
         let other = match self {
             Self::Unavailable(None | Some(sqlx::Error::PoolTimedOut)) => "timeout",
             Self::Unavailable(_) | Self::Missing => "unavailable",
-            Self::Failed(_) | Self::Malformed(_) => "malformed",
+            Self::Failed(_) | Self::OtherVersion(_) | Self::Malformed(_) => "malformed",
         };
         self.database_code().unwrap_or(other.into())
     }
@@ -84,6 +90,12 @@ impl Error {
 impl From<sqlx::Error> for Error {
     fn from(error: sqlx::Error) -> Self {
         use sqlx::Error as E;
+        if let E::Migrate(migrate) = &error
+            && let MigrateError::VersionMissing(number) | MigrateError::VersionMismatch(number) =
+                **migrate
+        {
+            return Self::OtherVersion(number);
+        }
         let is_fault = match &error {
             E::Configuration(_) | E::InvalidArgument(_) | E::RowNotFound => true,
             E::TypeNotFound { .. } | E::ColumnIndexOutOfBounds { .. } | E::ColumnNotFound(_) => {

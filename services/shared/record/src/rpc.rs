@@ -13,7 +13,7 @@ use microblog_proto::common::{ErrorReason, RestoreSource, RestoredPartition};
 use tonic::{Code, Status};
 
 use crate::{
-    RecordError, Recorder, Tables,
+    Error, RecordError, Recorder, Tables,
     recovery::{RECOVERED_TOGETHER, Source},
 };
 
@@ -57,13 +57,14 @@ fn status(error: RecordError) -> Status {
     let text = error.to_string();
     match error {
         RecordError::Redis(error) => error.into(),
-        RecordError::Database(error) => {
+        RecordError::Database(error) if !matches!(error, Error::OtherVersion(_)) => {
             let cause = error.source().map(ToString::to_string);
             tracing::error!(error = text, cause, "restore failed");
             if error.is_unavailable() { status::store_unavailable() } else { status::internal() }
         }
         RecordError::Contended(_) | RecordError::Lost(_) => status::recovering(),
-        RecordError::NotEmpty(_)
+        RecordError::Database(_)
+        | RecordError::NotEmpty(_)
         | RecordError::NotRecorded(_)
         | RecordError::RedisMismatch(_)
         | RecordError::DatabaseMismatch(_) => {

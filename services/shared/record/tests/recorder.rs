@@ -18,7 +18,7 @@ use microblog_record::{
     Config, Database, Migration, POSITIONS, RecordError, Recorder, Replace, Tables, Work,
     WriteTransaction,
 };
-use microblog_testkit::RedisServer;
+use microblog_testkit::{PostgresServer, RedisServer};
 use tempfile::TempDir;
 use tokio::sync::Notify;
 
@@ -113,15 +113,21 @@ const LIBRARY: Library = Library {
 
 struct Setup {
     redis: Arc<RedisServer>,
-    directory: TempDir,
+    /// Where SQLite has its file.
+    _directory: Option<TempDir>,
+    /// Of the database.
+    url: String,
 }
 
 impl Setup {
     async fn new() -> Self {
-        Self {
-            redis: Arc::new(RedisServer::start().await),
-            directory: tempfile::tempdir().unwrap(),
-        }
+        let directory = tempfile::tempdir().unwrap();
+        let url = format!("sqlite://{}/record.sqlite", directory.path().display());
+        Self { _directory: Some(directory), ..Self::with(url).await }
+    }
+
+    async fn with(url: String) -> Self {
+        Self { redis: Arc::new(RedisServer::start().await), _directory: None, url }
     }
 
     fn keyspace(&self) -> Keyspace {
@@ -129,11 +135,20 @@ impl Setup {
         Keyspace::open(&config, LIBRARY).unwrap()
     }
 
+    fn database(&self) -> Database {
+        let flags = Flags::parse_from(["test", "--database-url", &self.url]);
+        Database::open(&flags.database).unwrap().unwrap()
+    }
+
     fn recorder(&self, losing: impl FnOnce(&mut Losing)) -> Recorder<Losing> {
-        let url = format!("sqlite://{}/record.sqlite", self.directory.path().display());
-        let flags = Flags::parse_from(["test", "--database-url", &url]);
-        let database = Database::open(&flags.database).unwrap().unwrap();
-        let keyspace = self.keyspace();
+        self.recorder_of(self.keyspace(), losing)
+    }
+
+    fn recorder_of(
+        &self,
+        keyspace: Keyspace,
+        losing: impl FnOnce(&mut Losing),
+    ) -> Recorder<Losing> {
         let mut tables = Losing {
             redis: self.redis.clone(),
             keyspace: keyspace.ignoring_closed(),
@@ -141,7 +156,7 @@ impl Setup {
             pause: None,
         };
         losing(&mut tables);
-        Recorder::new("test", database, keyspace, JOURNALS, tables)
+        Recorder::new("test", self.database(), keyspace, JOURNALS, tables)
     }
 }
 
@@ -227,4 +242,31 @@ async fn a_partition_that_cannot_be_recorded_does_not_stop_the_others() {
     let writer: Option<String> =
         redis::cmd("GET").arg("rel:{2}:writer").query_async(&mut admin).await.unwrap();
     assert_eq!(writer.as_deref(), Some("other"));
+}
+
+#[tokio::test]
+async fn tables_of_a_newer_version_are_neither_written_nor_served_beside() {
+    let postgres = PostgresServer::start().await;
+    for setup in [Setup::new().await, Setup::with(postgres.url()).await] {
+        setup.recorder(|_| {}).run().await.unwrap();
+        let newer = "INSERT INTO _sqlx_migrations \
+                     (version, description, success, checksum, execution_time) \
+                     SELECT 9, description, success, checksum, 0 FROM _sqlx_migrations";
+        sqlx::query(newer).execute(setup.database().writers()).await.unwrap();
+
+        let keyspace = setup.keyspace();
+        let recorder = setup.recorder_of(keyspace.clone(), |_| {});
+        for _ in 0..2 {
+            let done = recorder.run().await;
+            let error = done.expect_err("another version's tables");
+            assert!(
+                matches!(error, RecordError::Database(microblog_record::Error::OtherVersion(9))),
+                "{error:?}"
+            );
+            assert!(error.to_string().contains("migration 9"), "{error}");
+        }
+        let read = redis::cmd("GET").arg("rel:{1}:writer").take();
+        let read = keyspace.query::<Option<String>>(read).await;
+        assert!(read.is_err_and(|error| error.is_unavailable()));
+    }
 }

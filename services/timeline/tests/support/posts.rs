@@ -23,13 +23,7 @@ impl WithPosts {
     pub(crate) async fn start(topology: Topology, flags: &[&str]) -> Self {
         let redis = Arc::new(testkit::Store::start(topology).await);
         let relation_url = start_relation(&redis).await;
-        let url = redis.url("post");
-        let own = ["post", "--redis-url", &url, "--threads", "1", "--posts-per-minute", "0"];
-        let config = microblog_post::Config::parse_from(own);
-        let service = microblog_post::service(&config, None, Worker::ONLY).await.unwrap();
-        let ready = service.ready.clone();
-        let post_url = run(service, &config.chassis);
-        testkit::eventually("post is ready", PATIENCE, async || ready().await).await;
+        let post_url = start_posts(&redis).await;
         let posts = PostServiceClient::new(channel(&post_url));
         let url = Some(&*post_url);
         let system = System::with_posts(Worker::ONLY, redis, relation_url, url, flags).await;
@@ -69,6 +63,18 @@ impl WithPosts {
             }
         }
     }
+}
+
+/// Starts a post service on a store, which delivers nothing, and returns its address.
+pub(crate) async fn start_posts(redis: &testkit::Store) -> String {
+    let url = redis.url("post");
+    let own = ["post", "--redis-url", &url, "--threads", "1", "--posts-per-minute", "0"];
+    let config = microblog_post::Config::parse_from(own);
+    let service = microblog_post::service(&config, None, Worker::ONLY).await.unwrap();
+    let ready = service.ready.clone();
+    let address = run(service, &config.chassis);
+    testkit::eventually("post is ready", PATIENCE, async || ready().await).await;
+    address
 }
 
 fn delivery(post: Option<pb::Post>) -> timeline::Delivery {

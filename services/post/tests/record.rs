@@ -283,6 +283,33 @@ async fn an_empty_redis_is_restored() {
     .await;
 }
 
+#[tokio::test]
+async fn long_lists_are_restored_over_several_connections() {
+    const LIKES: u64 = 1_200_000;
+    let archives = ArchiveServer::start(Kind::Sqlite).await;
+    let aging = Aging::start(&archives, 10).await;
+    let post = aging.system.create(AUTHOR, "liked").await.unwrap().id;
+    aging.archive().await;
+    let mut archive = connect(&aging.url).await;
+    let like = format!(
+        "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {LIKES}) \
+         INSERT INTO likes (post, member, since, ended) SELECT {post}, 4096 * n, {post}, 0 FROM n"
+    );
+    execute(&mut archive, &like).await;
+    execute(&mut archive, &format!("UPDATE posts SET likes = {LIKES} WHERE id = {post}")).await;
+    flush(&aging.system).await;
+    let more = ["--redis-connections=4", &format!("--database-url={}", aging.url)];
+    let config = support::config(&aging.system.redis.url("post"), &more);
+    let store = Store::open(&config).unwrap();
+    let recorder = recorder(&store, &aging.archive, &config.archive);
+    let begun = recorder.begin_restore(Source::Database, true).await.unwrap();
+    assert!(recorder.restore(&begun, user(1).partition()).await.unwrap());
+    let list = format!("post:{{{}}}:likes:{post}", user(1).partition());
+    let mut admin = aging.system.redis.nodes()[0].admin().await;
+    let likes: u64 = redis::cmd("ZCARD").arg(list).query_async(&mut admin).await.unwrap();
+    assert_eq!(likes, LIKES);
+}
+
 /// Returns all keys of a Redis with their contents.
 async fn copy(system: &System) -> Vec<(String, Vec<u8>)> {
     let mut admin = system.redis.nodes()[0].admin().await;

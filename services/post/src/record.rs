@@ -4,6 +4,7 @@
 //! Entries of the journal have no texts: the recorder reads the posts and comments as they are. One
 //! that is gone was deleted since: a post leaves Redis for the archive only once it is recorded.
 
+mod missing;
 mod restore;
 mod rows;
 mod tombstones;
@@ -27,6 +28,7 @@ use crate::{
     archive::{Archive, Config},
     journal::{JournalEntry, Reaction, ReactionList},
     keys,
+    metrics::Metrics,
     post::{Counts, MadeByRequest},
     record::restore::Restore,
     store::{JOURNALS, List, PostSet, Store, post_ids},
@@ -45,19 +47,23 @@ const READ_TOGETHER: usize = 16;
 pub struct PostTables {
     store: Store,
     hot: Config,
+    metrics: Metrics,
 }
 
 /// Returns the recorder of the service. After a recovery, the posts of the hot window are in Redis.
 pub fn recorder(store: &Store, archive: &Archive, hot: &Config) -> Recorder<PostTables> {
     let (keyspace, database) = (store.keyspace().clone(), archive.database().clone());
     let store = store.ignoring_closed();
-    let tables = PostTables { store, hot: hot.clone() };
+    let tables = PostTables { store, hot: hot.clone(), metrics: Metrics::new() };
     Recorder::new("post record", database, keyspace, JOURNALS, tables)
 }
 
 impl Tables for PostTables {
-    const MIGRATIONS: &[Migration] =
-        &[POSITIONS, (2, "posts", include_str!("record/0002_posts.sql"))];
+    const MIGRATIONS: &[Migration] = &[
+        POSITIONS,
+        (2, "posts", include_str!("record/0002_posts.sql")),
+        (3, "backups", include_str!("record/0003_backups.sql")),
+    ];
 
     const READS_SUBJECTS: bool = true;
 
@@ -229,7 +235,7 @@ impl PostTables {
     }
 
     // Deletes the rows of posts that are in Redis, and of those that were deleted there: newer than
-    // all that were evicted. The others are in the archive alone.
+    // all that were evicted, or with a tombstone. The others are in the archive alone.
     async fn clear_partition(
         &self,
         transaction: &mut WriteTransaction,
@@ -239,19 +245,25 @@ impl PostTables {
         let mut after = 0;
         loop {
             let ids = rows::page(transaction, partition, after, POSTS_AT_ONCE).await?;
-            let Some(last) = ids.last() else { return Ok(()) };
+            let Some(last) = ids.last() else { break };
             after = last.get();
             let exist = self.store.exist(&ids).await?;
-            let is_stale = |(&id, in_redis): (&PostId, bool)| {
-                (in_redis || watermark.is_none_or(|watermark| id > watermark)).then_some(id)
+            let deleted = self.store.have_tombstones(&ids).await?;
+            let is_stale = |(&id, (in_redis, is_deleted)): (&PostId, (bool, bool))| {
+                let is_newer = watermark.is_none_or(|watermark| id > watermark);
+                (in_redis || is_deleted || is_newer).then_some(id)
             };
-            let stale: Vec<_> = ids.iter().zip(exist).filter_map(is_stale).collect();
+            let stale: Vec<_> =
+                ids.iter().zip(exist.into_iter().zip(deleted)).filter_map(is_stale).collect();
             if !stale.is_empty() {
                 rows::delete_rows(transaction, &["comments", "likes", "reposts"], "post", &stale)
                     .await?;
                 rows::delete_rows(transaction, &["posts"], "id", &stale).await?;
             }
         }
+        let missing = missing::find(&self.store, transaction, partition).await?;
+        self.metrics.add_missing(missing);
+        Ok(())
     }
 
     // Posts move from the lists of their authors to the set of evictable ones, so that comes last.

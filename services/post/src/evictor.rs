@@ -89,8 +89,11 @@ impl Evictor {
         }
     }
 
-    /// Evicts the old posts of a partition.
+    /// Evicts the old posts of a partition; none while it lacks changes.
     pub async fn partition(&self, partition: Partition) -> Result<Evictions, Error> {
+        if self.store.keyspace().states().is_closed(partition) {
+            return Ok(Evictions::default());
+        }
         let (authors, evictable) = self.make_evictable(partition).await?;
         let evicted = self.evict(partition).await?;
         self.metrics.add_evictions(evictable, evicted);

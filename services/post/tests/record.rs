@@ -565,6 +565,8 @@ async fn a_partition_that_lacks_changes_does_not_stop_the_jobs_of_the_others() {
     sweeper.notify_targets(Duration::ZERO).await.unwrap();
     assert_eq!(system.get(post, 0).await.unwrap().reposts, 1);
     forget_marked(&aging.tiered(), &aging.posts()).await.unwrap();
+    // The evictor goes on to the next partition.
+    aging.evictor.partition(user(1).partition()).await.unwrap();
 
     // An erasure visits all partitions.
     aging.recorder.recover_lost().await.unwrap();

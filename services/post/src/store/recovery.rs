@@ -82,10 +82,12 @@ impl Store {
         self.page(keys::post_tombstones(partition), Order::Oldest, after, count).await
     }
 
-    /// Returns up to 100 posts of each partition that were deleted before a time.
+    /// Returns up to 100 posts of each partition that were deleted before a time. Omits partitions
+    /// that lack changes.
     pub(crate) async fn old_tombstones(&self, before: SystemTime) -> Result<Vec<PostId>, Error> {
         let mut batch = Batch::with_capacity(usize::from(Partition::COUNT));
-        for partition in Partition::all() {
+        let states = self.keyspace.states();
+        for partition in Partition::all().filter(|&at| !states.is_closed(at)) {
             let mut read = cmd("ZRANGE");
             read.arg(keys::post_tombstones(partition)).arg("-inf");
             read.arg(Stamp::first_at(before, partition).get()).arg("BYSCORE");

@@ -95,7 +95,8 @@ pub(crate) fn archiving(
     let (recovering, comparing) = (recorder.clone(), recorder.clone());
     let record = async move || recorder.run().await;
     let recover = async move || recovering.recover_lost().await;
-    let remove = async move || remove_tombstones(&store, &archive).await;
+    let config = config.clone();
+    let remove = async move || remove_tombstones(&store, &archive, &config).await;
     run_on_dedicated_thread("archiving", async move {
         tokio::join!(
             run_periodically("recording", PERIOD, record),

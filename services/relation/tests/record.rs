@@ -158,6 +158,19 @@ async fn a_loss_of_recorded_changes_is_found_and_recovered() {
         let rejected = system.list(&followed).await;
         support::assert_rejected(rejected, Code::Unavailable, ErrorReason::Recovering);
         assert_eq!(database.edges().await.len(), 2, "nothing was recorded");
+        // The sweeper goes on in the other partitions.
+        let pending = |n| format!("rel:{{{}}}:pending", user(n).partition());
+        for n in [1, 5] {
+            let entry = format!("follow:{}>{}", id(n), id(6));
+            let add = redis::cmd("ZADD").arg(pending(n)).arg(1).arg(entry).take();
+            let () = add.query_async(&mut admin).await.unwrap();
+        }
+        eventually("the entry is settled", PATIENCE, async || {
+            let left: u64 =
+                redis::cmd("ZCARD").arg(pending(5)).query_async(&mut admin.clone()).await.unwrap();
+            left == 0
+        })
+        .await;
         let release = redis::cmd("DEL").arg(&lease).take();
         let () = release.query_async(&mut admin).await.unwrap();
         eventually("the partition is recovered", PATIENCE, async || {

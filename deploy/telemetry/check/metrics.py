@@ -8,7 +8,9 @@ import processes
 import queries
 
 # Selectors without a series even during the injected faults, each with the reason.
-ONLY_DURING_OTHER_FAULTS = {}
+ONLY_DURING_OTHER_FAULTS = {
+    "microblog_post_archive_backup_age_seconds": "only with --evict-after-backup",
+}
 
 
 def settle(telemetry, prometheus):

@@ -357,6 +357,33 @@ async fn an_empty_redis_is_restored() {
     .await;
 }
 
+#[tokio::test]
+async fn long_lists_are_restored_over_several_connections() {
+    const LIKES: u64 = 1_200_000;
+    let archives = ArchiveServer::start(Kind::Sqlite).await;
+    let aging = Aging::start(&archives, 10).await;
+    let post = aging.system.create(AUTHOR, "liked").await.unwrap().id;
+    aging.archive().await;
+    let mut archive = connect(&aging.url).await;
+    let like = format!(
+        "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {LIKES}) \
+         INSERT INTO likes (post, member, since, ended) SELECT {post}, 4096 * n, {post}, 0 FROM n"
+    );
+    execute(&mut archive, &like).await;
+    execute(&mut archive, &format!("UPDATE posts SET likes = {LIKES} WHERE id = {post}")).await;
+    flush(&aging.system).await;
+    let more = ["--redis-connections=4", &format!("--database-url={}", aging.url)];
+    let config = support::config(&aging.system.redis.url("post"), &more);
+    let store = Store::open(&config).unwrap();
+    let recorder = recorder(&store, &aging.archive, &config.archive);
+    let begun = recorder.begin_restore(Source::Database, true).await.unwrap();
+    assert!(recorder.restore(&begun, user(1).partition()).await.unwrap().is_restored);
+    let list = format!("post:{{{}}}:likes:{post}", user(1).partition());
+    let mut admin = aging.system.redis.nodes()[0].admin().await;
+    let likes: u64 = redis::cmd("ZCARD").arg(list).query_async(&mut admin).await.unwrap();
+    assert_eq!(likes, LIKES);
+}
+
 /// Returns all keys of a Redis with their contents.
 async fn copy(system: &System) -> Vec<(String, Vec<u8>)> {
     let mut admin = system.redis.nodes()[0].admin().await;
@@ -488,6 +515,38 @@ async fn reposts_on_one_side_only_are_completed() {
     aging.is_sound().await;
 }
 
+/// Removes all entries but the last ones, as if many had followed.
+async fn trim_journals(system: &System) {
+    let mut admin = system.redis.nodes()[0].admin().await;
+    for partition in partitions() {
+        let key = format!("post:{{{partition}}}:journal");
+        let trim = redis::cmd("XTRIM").arg(&key).arg("MAXLEN").arg(1).take();
+        let _: u64 = trim.query_async(&mut admin).await.unwrap();
+    }
+}
+
+impl Aging {
+    /// Continues with a database that is older than Redis. Returns how many partitions it lacked
+    /// changes of as well.
+    async fn put_back(self, url: &str) -> (Self, usize) {
+        let flags = aging::flags(url, 2);
+        let flags: Vec<_> = flags.iter().map(String::as_str).collect();
+        let config = support::config(&self.system.redis.url("post"), &flags);
+        let archive = microblog_post::Archive::open(&config.database).unwrap().unwrap();
+        let stale = recorder(&self.system.store, &archive, &config.archive);
+        stale.run().await.unwrap();
+        let begun = stale.begin_restore(Source::Database, false).await.unwrap();
+        let mut changed = 0;
+        for partition in partitions() {
+            changed += usize::from(stale.restore(&begun, partition).await.unwrap().is_restored);
+        }
+        let service = microblog_post::service(&config, None, support::WITHOUT_JOBS).await.unwrap();
+        let client = support::client(&support::run(service, &config));
+        let store = Store::open(&config).unwrap();
+        (Self::on(System { client, store, ..self.system }, url, 2).await, changed)
+    }
+}
+
 #[tokio::test]
 async fn a_database_from_an_older_copy_is_written_anew() {
     let archives = ArchiveServer::start(Kind::Sqlite).await;
@@ -504,37 +563,50 @@ async fn a_database_from_an_older_copy_is_written_anew() {
     system.unlike(FAN, posts[9]).await.unwrap();
     system.unlike(id(20), posts[1]).await.unwrap();
     aging.archive().await;
-    let mut admin = system.redis.nodes()[0].admin().await;
-    for partition in partitions() {
-        let key = format!("post:{{{partition}}}:journal");
-        let trim = redis::cmd("XTRIM").arg(&key).arg("MAXLEN").arg(1).take();
-        let _: u64 = trim.query_async(&mut admin).await.unwrap();
-    }
+    trim_journals(system).await;
     let all: Vec<_> = posts.iter().copied().chain([made]).collect();
     let before = seen(&aging, &all).await;
-    let Aging { system, config, .. } = aging;
-    let older = microblog_post::Config {
-        database: support::config("", &[&format!("--database-url={url}")]).database,
-        ..config
-    };
-    let archive = microblog_post::Archive::open(&older.database).unwrap().unwrap();
-    let stale = recorder(&system.store, &archive, &older.archive);
-    stale.run().await.unwrap();
-    let begun = stale.begin_restore(Source::Database, false).await.unwrap();
-    let mut changed = 0;
-    for partition in partitions() {
-        changed += usize::from(stale.restore(&begun, partition).await.unwrap().is_restored);
-    }
+    let (aging, changed) = aging.put_back(&url).await;
     assert_eq!(changed, 2, "the partitions with changes");
-    let flags = aging::flags(&url, 2);
-    let flags: Vec<_> = flags.iter().map(String::as_str).collect();
-    let config = support::config(&system.redis.url("post"), &flags);
-    let service = microblog_post::service(&config, None, support::WITHOUT_JOBS).await.unwrap();
-    let client = support::client(&support::run(service, &config));
-    let store = Store::open(&config).unwrap();
-    let aging = Aging::on(System { client, store, ..system }, &url, 2).await;
     sweep(&aging).await;
     assert_eq!(seen(&aging, &all).await, before);
+    aging.is_sound().await;
+}
+
+#[tokio::test]
+async fn posts_evicted_since_the_copy_of_a_restored_database_are_listed_as_missing() {
+    let archives = ArchiveServer::start(Kind::Sqlite).await;
+    let aging = Aging::start(&archives, 2).await;
+    let posts = world(&aging).await;
+    let url = archives.another().await;
+    let file = url.strip_prefix("sqlite://").unwrap().split('?').next().unwrap();
+    execute(&mut connect(&aging.url).await, &format!("VACUUM INTO '{file}'")).await;
+    let system = &aging.system;
+    let mut lost = Vec::new();
+    for n in 0..5 {
+        lost.push(system.create(AUTHOR, &format!("late {n}")).await.unwrap().id);
+    }
+    let kept = lost.split_off(3);
+    aging.evict(&lost).await;
+    // One that the copy has was deleted since.
+    system.delete(AUTHOR, posts[0]).await.unwrap();
+    aging.archive().await;
+    trim_journals(system).await;
+
+    let (aging, changed) = aging.put_back(&url).await;
+    assert_eq!(changed, 1);
+    sweep(&aging).await;
+    // The two that were on her list when the copy was made were evicted as well, but it has them.
+    let missing = "SELECT author, posts FROM missing_posts";
+    let missing = numbers(&mut connect(&url).await, missing).await;
+    assert_eq!(missing, [[AUTHOR.cast_signed(), 3]]);
+    for post in lost {
+        let found = aging.system.get(post, 0).await;
+        assert_rejected(found, Code::NotFound, ErrorReason::PostNotFound);
+    }
+    let of_author = List::UserPosts(AUTHOR).whole(&aging.system.client, 2).await;
+    let [fourth, fifth] = kept[..] else { unreachable!("two are left") };
+    assert_eq!(of_author, [fifth, fourth, posts[9], posts[6], posts[3]]);
     aging.is_sound().await;
 }
 
@@ -567,6 +639,8 @@ async fn a_partition_that_lacks_changes_does_not_stop_the_jobs_of_the_others() {
     sweeper.notify_targets(Duration::ZERO).await.unwrap();
     assert_eq!(system.get(post, 0).await.unwrap().reposts, 1);
     forget_marked(&aging.tiered(), &aging.posts()).await.unwrap();
+    // The evictor goes on to the next partition.
+    aging.evictor.partition(user(1).partition()).await.unwrap();
 
     // An erasure visits all partitions.
     aging.recorder.recover_lost().await.unwrap();

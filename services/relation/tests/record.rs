@@ -160,6 +160,19 @@ async fn a_loss_of_recorded_changes_is_found_and_recovered() {
         let rejected = system.list(&followed).await;
         support::assert_rejected(rejected, Code::Unavailable, ErrorReason::Recovering);
         assert_eq!(database.edges().await.len(), 2, "nothing was recorded");
+        // The sweeper goes on in the other partitions.
+        let pending = |n| format!("rel:{{{}}}:pending", user(n).partition());
+        for n in [1, 5] {
+            let entry = format!("follow:{}>{}", id(n), id(6));
+            let add = redis::cmd("ZADD").arg(pending(n)).arg(1).arg(entry).take();
+            let () = add.query_async(&mut admin).await.unwrap();
+        }
+        eventually("the entry is settled", PATIENCE, async || {
+            let left: u64 =
+                redis::cmd("ZCARD").arg(pending(5)).query_async(&mut admin.clone()).await.unwrap();
+            left == 0
+        })
+        .await;
         let release = redis::cmd("DEL").arg(&lease).take();
         let () = release.query_async(&mut admin).await.unwrap();
         eventually("the partition is recovered", PATIENCE, async || {
@@ -374,6 +387,45 @@ async fn an_empty_redis_is_restored_by_an_operator() {
         assert_eq!(newest.user_id, id(8));
         assert_eq!(restore(&system, RestoreSource::Unspecified, false).await.unwrap(), 0);
         assert!(system.store.is_ready().await);
+    }
+}
+
+#[tokio::test]
+async fn no_read_sees_a_redis_that_has_come_back_empty() {
+    let database = Database::sqlite();
+    let system = System::start_with(Topology::Single, &[&database.flag()]).await;
+    system.follow(id(1), id(2)).await.unwrap();
+    database.has(&[((FOLLOWS, id(1), id(2)), true)]).await;
+    let look = async || {
+        let request = pb::GetRelationRequest { viewer_id: id(1), target_id: id(2) };
+        system.client.clone().get_relation(request).await
+    };
+    let redis = &system.redis.nodes()[0];
+    for is_lost in [false, true] {
+        redis.kill();
+        if is_lost {
+            redis.delete_data();
+        }
+        let restart = async {
+            redis.restart().await;
+            eventually("calls are answered", PATIENCE, async || {
+                let answer = look().await;
+                answer.is_ok() != is_lost
+                    && answer.err().and_then(|status| reason_of(&status))
+                        == is_lost.then_some(ErrorReason::StoresMismatched)
+            })
+            .await;
+        };
+        let mut restart = std::pin::pin!(restart);
+        loop {
+            tokio::select! {
+                () = &mut restart => break,
+                answer = look() => if let Ok(answer) = answer {
+                    let relation = answer.into_inner().relation.unwrap();
+                    assert_eq!(relation.state, FOLLOWING);
+                },
+            }
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -94,6 +94,11 @@ impl RedisServer {
     /// Returns the port.
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Returns the directory of its data and its log.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
     }
 
     /// Returns the URL for a user of `deploy/redis/users.acl`.

@@ -131,11 +131,6 @@ impl RedisServer {
         assert!(self.run().await, "redis-server does not start again:\n{}", self.log());
     }
 
-    /// Returns the directory with its data.
-    pub fn directory(&self) -> &Path {
-        self.directory.path()
-    }
-
     /// Deletes the data of a killed server. The node of a cluster stays in it.
     pub fn delete_data(&self) {
         // Neither exists before the first write.

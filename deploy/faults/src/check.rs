@@ -27,6 +27,7 @@ pub(crate) struct Checked {
 }
 
 /// Checks all invariants, until they hold or have had their time.
+#[expect(clippy::await_holding_refcell_ref, reason = "the clients, which change it, have ended")]
 pub(crate) async fn check(gateway: &str, shared: &Rc<Shared>, losses: &[Loss]) -> Result<Checked> {
     let deadline = Instant::now() + SETTLED;
     loop {

@@ -133,20 +133,23 @@ async fn show<T>(
     let progress = Progress::start(service, PARTITIONS);
     let (mut restored, mut newest) = (0, None);
     // A row may be read for several partitions.
-    let (mut damaged, mut unnamed) = (BTreeSet::new(), 0);
+    let mut damaged = BTreeSet::new();
     while let Some(response) = partitions.message().await.map_err(failed)? {
         let partition = partition(response).unwrap_or_default();
         let at = partition.recorded_at.and_then(|at| SystemTime::try_from(at).ok());
         restored += u64::from(partition.restored);
         newest = newest.max(at);
         progress.add(1);
-        unnamed += partition.damaged_count - partition.damaged.len() as u64;
-        let name = |row: DamagedRow| format!("{} {}: {}", row.table, row.key, row.problem);
-        damaged.extend(partition.damaged.into_iter().map(name));
+        for DamagedRow { table, key, problem } in partition.damaged {
+            let row = format!("{table} {key}: {problem}");
+            if damaged.insert(row.clone()) {
+                println!("damaged  {service} {row}");
+            }
+        }
         if is_verbose {
-            let state = if partition.restored { "restored" } else { "unchanged" };
-            let (number, version) = (partition.number, partition.recorded_version);
-            println!("{service} {number} {state}: recorded up to {version}, {}", time(at));
+            let RestoredPartition { number, restored, recorded_version, .. } = partition;
+            let state = if restored { "restored" } else { "unchanged" };
+            println!("{service} {number} {state}: recorded up to {recorded_version}, {}", time(at));
         }
     }
     let took = progress.finish();
@@ -156,10 +159,7 @@ async fn show<T>(
         took.as_secs_f64(),
         time(newest)
     );
-    for row in &damaged {
-        println!("damaged  {service} {row}");
-    }
-    Ok(damaged.len() as u64 + unnamed)
+    Ok(damaged.len() as u64)
 }
 
 fn time(at: Option<SystemTime>) -> String {

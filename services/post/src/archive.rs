@@ -17,8 +17,8 @@ pub use config::Config;
 
 use crate::record::PostTables;
 
-/// The name of the archive in logs and metrics.
-const NAME: &str = "post archive";
+/// The name of the record in logs and metrics.
+pub(crate) const RECORD: &str = "post record";
 
 /// The archive.
 ///

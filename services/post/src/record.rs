@@ -26,7 +26,7 @@ use microblog_record::{
 pub(crate) use tombstones::remove_tombstones;
 
 use crate::{
-    archive::{Archive, Config},
+    archive::{Archive, Config, RECORD},
     journal::{JournalEntry, Reaction, ReactionList},
     keys,
     metrics::Metrics,
@@ -56,7 +56,7 @@ pub fn recorder(store: &Store, archive: &Archive, hot: &Config) -> Recorder<Post
     let (keyspace, database) = (store.keyspace().clone(), archive.database().clone());
     let store = store.ignoring_closed();
     let tables = PostTables { store, hot: hot.clone(), metrics: Metrics::new() };
-    Recorder::new("post record", database, keyspace, JOURNALS, tables)
+    Recorder::new(RECORD, database, keyspace, JOURNALS, tables)
 }
 
 impl Tables for PostTables {

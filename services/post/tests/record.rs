@@ -17,7 +17,7 @@ use microblog_post::{
     Content, Delivery, Eraser, Origin, Published, Store, Sweeper, forget_marked, recorder,
 };
 use microblog_proto::{common::ErrorReason, post as pb};
-use microblog_record::{Restored, Source};
+use microblog_record::Source;
 use microblog_testkit::{Topology, redis};
 use support::{
     System,
@@ -175,9 +175,7 @@ async fn recover(aging: &Aging, partitions: impl Iterator<Item = Partition>) -> 
     let begun = aging.recorder.begin_restore(Source::Database, true).await.unwrap();
     let recover = |partition| aging.recorder.restore(&begun, partition);
     let recovered = stream::iter(partitions).map(recover).buffer_unordered(8);
-    let is_restored =
-        |restored: &Result<Restored, _>| future::ready(restored.as_ref().unwrap().is_restored);
-    recovered.filter(is_restored).count().await
+    recovered.filter(|recovered| future::ready(*recovered.as_ref().unwrap())).count().await
 }
 
 /// All that callers see of some authors and posts.
@@ -280,7 +278,10 @@ async fn damaged_rows_are_named_and_left_out() {
         let restore = |partition| aging.recorder.restore(&begun, partition);
         let mut restored = stream::iter(Partition::all()).map(restore).buffer_unordered(8);
         while let Some(restored) = restored.next().await {
-            let rows = restored.unwrap().damaged.first;
+            assert!(restored.unwrap());
+        }
+        for partition in Partition::all() {
+            let rows = aging.recorder.damaged_rows(partition).await.unwrap();
             damaged.extend(rows.into_iter().map(|row| (row.table, row.key)));
         }
         let expected = [
@@ -293,6 +294,7 @@ async fn damaged_rows_are_named_and_left_out() {
             ("requests", format!("id={intact}")),
             ("deleted_accounts", format!("account={GONE}")),
         ];
+        let expected = expected.map(|(table, key)| (table.to_owned(), key));
         assert_eq!(damaged, expected.into());
         sweep(&aging).await;
         // What is intact is there, and damaged posts hide no others.
@@ -377,7 +379,7 @@ async fn long_lists_are_restored_over_several_connections() {
     let store = Store::open(&config).unwrap();
     let recorder = recorder(&store, &aging.archive, &config.archive);
     let begun = recorder.begin_restore(Source::Database, true).await.unwrap();
-    assert!(recorder.restore(&begun, user(1).partition()).await.unwrap().is_restored);
+    assert!(recorder.restore(&begun, user(1).partition()).await.unwrap());
     let list = format!("post:{{{}}}:likes:{post}", user(1).partition());
     let mut admin = aging.system.redis.nodes()[0].admin().await;
     let likes: u64 = redis::cmd("ZCARD").arg(list).query_async(&mut admin).await.unwrap();
@@ -538,7 +540,7 @@ impl Aging {
         let begun = stale.begin_restore(Source::Database, false).await.unwrap();
         let mut changed = 0;
         for partition in partitions() {
-            changed += usize::from(stale.restore(&begun, partition).await.unwrap().is_restored);
+            changed += usize::from(stale.restore(&begun, partition).await.unwrap());
         }
         let service = microblog_post::service(&config, None, support::WITHOUT_JOBS).await.unwrap();
         let client = support::client(&support::run(service, &config));

@@ -99,7 +99,7 @@ async fn import(edges: &EdgeSaga, mut follows: impl Iterator<Item = Edge>) {
 }
 
 async fn restore(recorder: &Recorder<GraphTables>, begun: &Restore, partition: Partition) {
-    assert!(recorder.restore(begun, partition).await.unwrap().is_restored);
+    assert!(recorder.restore(begun, partition).await.unwrap());
 }
 
 /// Deletes the keys that match a pattern.

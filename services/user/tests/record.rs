@@ -565,7 +565,7 @@ async fn a_name_goes_to_its_last_owner() {
     // While the partition of the first account has the copy yet.
     let partition = name(0).partition();
     let begun = world.recorder.begin_restore(Source::Database, false).await.unwrap();
-    assert!(world.recorder.restore(&begun, partition).await.unwrap().is_restored);
+    assert!(world.recorder.restore(&begun, partition).await.unwrap());
     world.recover().await;
     assert_eq!(world.view().await, expected);
     world.assert_valid(1).await;

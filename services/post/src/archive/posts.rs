@@ -10,7 +10,7 @@ use microblog_record::{
 };
 use sqlx::any::AnyRow;
 
-use super::{Archive, NAME};
+use super::{Archive, RECORD};
 use crate::post::{Comment, CommentContent, Content, Counts, ListLengths, Origin, Post, Reply};
 
 /// The most authors of one statement.
@@ -52,7 +52,7 @@ impl Archive {
         );
         let query = ids.iter().fold(statement(text), |query, id| query.bind(number(id.get())));
         let rows = query.fetch_all(self.database.readers()).await?;
-        Ok(Damaged::new(NAME).decode("posts", 1, &rows, post))
+        Ok(Damaged::new(RECORD).decode("posts", 1, &rows, post))
     }
 
     /// Returns which of some posts have a row that is not a tombstone.
@@ -282,7 +282,7 @@ impl Archive {
         self.database
             .read("SELECT comments", async move {
                 let rows = query.fetch_all(self.database.readers()).await?;
-                Ok(Damaged::new(NAME).decode("comments", 2, &rows, comment))
+                Ok(Damaged::new(RECORD).decode("comments", 2, &rows, comment))
             })
             .await
     }
@@ -305,7 +305,7 @@ impl Archive {
         self.database
             .read("SELECT comments", async move {
                 let rows = query.fetch_all(self.database.readers()).await?;
-                Ok(Damaged::new(NAME).decode("comments", 2, &rows, comment))
+                Ok(Damaged::new(RECORD).decode("comments", 2, &rows, comment))
             })
             .await
     }

@@ -5,9 +5,11 @@ use std::time::{Duration, SystemTime};
 use microblog_domain::{Partition, PostId, RequestId, Stamp, UserId};
 use microblog_record::{
     Damaged, Error,
-    sql::{check_partition, list, number, read, read_id, read_text, statement, text_column},
+    sql::{
+        check_partition, list, next_page, number, read, read_id, read_text, statement, text_column,
+    },
 };
-use sqlx::{Any, Row as _, any::AnyArguments, any::AnyRow, query::Query};
+use sqlx::{Any, any::AnyArguments, any::AnyRow, query::Query};
 
 use super::Archive;
 use crate::post::{Backlink, MadeByRequest};
@@ -82,7 +84,7 @@ impl Archive {
             Ok((author, read(row, 1)?))
         };
         let rows = self.rows(of(PAGE, partition).bind(after).bind(count as i64)).await?;
-        Ok((damaged.decode("posts", 1, &rows, author), next(&rows, count)))
+        Ok((damaged.decode("posts", 1, &rows, author), next_page(&rows, count)))
     }
 
     /// Returns a page of the requests of a partition, in the order of what they made, and the start
@@ -110,7 +112,7 @@ impl Archive {
         };
         let query = statement(text).bind(i64::from(partition.number()));
         let rows = self.rows(query.bind(after).bind(count as i64)).await?;
-        Ok((damaged.decode("requests", 1, &rows, made), next(&rows, count)))
+        Ok((damaged.decode("requests", 1, &rows, made), next_page(&rows, count)))
     }
 
     /// Returns the reposts to or from posts of a partition that are on one side only: existing
@@ -162,12 +164,6 @@ impl Archive {
         let rows = async move { query.fetch_all(self.database.writers()).await };
         self.database.read_within(READ_TIMEOUT, "SELECT posts", rows).await
     }
-}
-
-// Returns the start of the page behind one, which is ordered by its first column. A value that is
-// not a number, as SQLite may have, is behind all that are.
-fn next(rows: &[AnyRow], count: usize) -> Option<i64> {
-    rows.last().filter(|_| rows.len() == count)?.try_get(0).ok()
 }
 
 // Returns a statement whose first parameter is a partition.

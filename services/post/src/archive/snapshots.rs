@@ -14,7 +14,7 @@ use microblog_record::{
 use sqlx::{Any, Transaction, any::AnyRow};
 
 use super::{
-    Archive, NAME,
+    Archive, RECORD,
     posts::{comment, post},
 };
 use crate::post::Snapshot;
@@ -25,7 +25,7 @@ const SNAPSHOT_READ_TIMEOUT: Duration = Duration::from_secs(30);
 impl Archive {
     /// Returns a post with its lists; `None` if there is none. Without damaged rows.
     pub async fn read_snapshot(&self, id: PostId) -> Result<Option<Snapshot>, Error> {
-        Ok(self.read_snapshots(&[id], &Damaged::new(NAME)).await?.pop())
+        Ok(self.read_snapshots(&[id], &Damaged::new(RECORD)).await?.pop())
     }
 
     /// Returns the existing posts among some with their lists, in the given order. Without damaged

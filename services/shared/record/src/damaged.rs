@@ -2,17 +2,19 @@
 //! names them by table and key. Neither texts nor secrets are named.
 
 use std::{
-    collections::BTreeMap,
     fmt::Display,
     sync::{LazyLock, Mutex, PoisonError},
 };
 
 use microblog_domain::Partition;
+use microblog_proto::common::DamagedRow;
 use opentelemetry::{KeyValue, global, metrics::Counter};
 use sqlx::{Column as _, Row as _, any::AnyRow};
 
-/// The most rows of a recovery that are named. All are counted and logged.
-const NAMED_MAX: usize = 100;
+use crate::{Database, Error, WriteTransaction};
+
+/// The most rows of a recovery that are named. All are logged and counted.
+const NAMED_MAX: usize = 1_000;
 
 static COUNTER: LazyLock<Counter<u64>> = LazyLock::new(|| {
     global::meter("microblog-record")
@@ -22,56 +24,16 @@ static COUNTER: LazyLock<Counter<u64>> = LazyLock::new(|| {
         .build()
 });
 
-/// What the last recovery of each partition of a record has left out, by the identity of the record.
-/// The threads of the process have a recorder each.
-static LEFT_OUT: Mutex<BTreeMap<(String, Partition), DamagedRows>> = Mutex::new(BTreeMap::new());
-
-/// Returns what the last recovery of a partition has left out, if this process did it.
-pub(crate) fn left_out(identity: &str, partition: Partition) -> DamagedRows {
-    let left_out = LEFT_OUT.lock().unwrap_or_else(PoisonError::into_inner);
-    left_out.get(&(identity.to_owned(), partition)).cloned().unwrap_or_default()
-}
-
-/// Replaces what the last recovery of a partition has left out.
-pub(crate) fn set_left_out(identity: &str, partition: Partition, damaged: DamagedRows) {
-    let mut left_out = LEFT_OUT.lock().unwrap_or_else(PoisonError::into_inner);
-    let key = (identity.to_owned(), partition);
-    match damaged.count {
-        0 => left_out.remove(&key),
-        _ => left_out.insert(key, damaged),
-    };
-}
-
-/// The name of a damaged row.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DamagedRow {
-    /// The table.
-    pub table: &'static str,
-    /// The columns that name the row, with their values.
-    pub key: String,
-    /// What is wrong.
-    pub problem: String,
-}
-
-/// The damaged rows of a partition.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DamagedRows {
-    /// Their number.
-    pub count: u64,
-    /// The first ones.
-    pub first: Vec<DamagedRow>,
-}
-
-/// Collects damaged rows.
+/// Collects the damaged rows of a read.
 #[derive(Debug)]
 pub struct Damaged {
     /// For logs and metrics.
     name: &'static str,
-    rows: Mutex<DamagedRows>,
+    rows: Mutex<Vec<DamagedRow>>,
 }
 
 impl Damaged {
-    /// Returns an empty collection, by the name of the reader.
+    /// Returns an empty collection, by the name of the recorder.
     pub fn new(name: &'static str) -> Self {
         Self { name, rows: Mutex::default() }
     }
@@ -95,18 +57,56 @@ impl Damaged {
     pub fn add(&self, table: &'static str, key: String, problem: impl Display) {
         let problem = problem.to_string();
         tracing::error!(record = self.name, table, key, problem, "damaged row left out");
-        COUNTER.add(1, &[KeyValue::new("backlog", self.name), KeyValue::new("table", table)]);
+        count(self.name, 1);
+        let row = DamagedRow { table: table.to_owned(), key, problem };
         let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        rows.count += 1;
-        if rows.first.len() < NAMED_MAX {
-            rows.first.push(DamagedRow { table, key, problem });
+        // One may be read by its own partition and by others.
+        if rows.len() < NAMED_MAX && !rows.contains(&row) {
+            rows.push(row);
         }
     }
 
     /// Returns what was collected.
-    pub(crate) fn into_rows(self) -> DamagedRows {
+    pub(crate) fn into_rows(self) -> Vec<DamagedRow> {
         self.rows.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Counts damaged rows of a record.
+pub(crate) fn count(name: &'static str, rows: u64) {
+    COUNTER.add(rows, &[KeyValue::new("backlog", name)]);
+}
+
+/// Returns the rows that the last recovery of a partition has left out.
+pub(crate) async fn rows_of(
+    database: &Database,
+    partition: Partition,
+) -> Result<Vec<DamagedRow>, Error> {
+    let select = "SELECT table_name, row_key, problem FROM damaged_rows WHERE partition = $1";
+    let query = sqlx::query(select).bind(i64::from(partition.number()));
+    let row = |row: &AnyRow| {
+        Ok(DamagedRow { table: row.try_get(0)?, key: row.try_get(1)?, problem: row.try_get(2)? })
+    };
+    let work = async { query.fetch_all(database.writers()).await?.iter().map(row).collect() };
+    database.write("SELECT damaged_rows", work).await
+}
+
+/// Replaces the rows that the last recovery of a partition has left out.
+pub(crate) async fn replace(
+    transaction: &mut WriteTransaction,
+    partition: Partition,
+    rows: Vec<DamagedRow>,
+) -> Result<(), sqlx::Error> {
+    let partition = i64::from(partition.number());
+    let delete = sqlx::query("DELETE FROM damaged_rows WHERE partition = $1").bind(partition);
+    delete.execute(&mut **transaction).await?;
+    for DamagedRow { table, key, problem } in rows {
+        let insert = "INSERT INTO damaged_rows (partition, table_name, row_key, problem) \
+                      VALUES ($1, $2, $3, $4)";
+        let insert = sqlx::query(insert).bind(partition).bind(table).bind(key).bind(problem);
+        insert.execute(&mut **transaction).await?;
+    }
+    Ok(())
 }
 
 /// Returns the names and values of the first columns of a row, which are numbers.

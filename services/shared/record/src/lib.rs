@@ -18,12 +18,12 @@ pub mod sql;
 mod tables;
 
 pub use config::Config;
-pub use damaged::{Damaged, DamagedRow, DamagedRows};
+pub use damaged::Damaged;
 pub use database::{Database, Migration};
 pub use durability::{DurabilityConfig, Level};
 pub use error::{Error, OpenError, RecordError};
 pub use positions::POSITIONS;
 pub use recorder::{Recorded, Recorder};
-pub use recovery::{Restore, Restored, Source};
+pub use recovery::{Restore, Source};
 pub use rpc::restore;
 pub use tables::{Replace, Tables, Work, WriteTransaction};

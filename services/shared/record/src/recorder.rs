@@ -24,7 +24,7 @@ use tokio::sync::{OnceCell, Semaphore};
 use uuid::Uuid;
 
 use crate::{
-    Database, Error, RecordError, Replace, Tables,
+    Database, Error, RecordError, Replace, Tables, damaged,
     divergence::DivergenceMetrics,
     positions::{self, Positions},
 };
@@ -107,6 +107,8 @@ impl<T: Tables> Recorder<T> {
         tables: T,
     ) -> Self {
         keyspace.states().await_check();
+        // The counter exists from the start, so that the first increment shows as a rate.
+        damaged::count(name, 0);
         let recoveries = Semaphore::new(database.connections().saturating_sub(1).max(1));
         Self {
             name,

@@ -13,10 +13,11 @@ use std::{future::Future, pin::pin, time::Duration};
 use futures::{StreamExt as _, stream};
 use microblog_domain::Partition;
 use microblog_keyspace::{self as keyspace, Change, Recovery, Version};
+use microblog_proto::common::DamagedRow;
 use uuid::Uuid;
 
 use crate::{
-    Damaged, DamagedRows, RecordError, Replace, Tables, WriteTransaction, damaged,
+    Damaged, RecordError, Replace, Tables, WriteTransaction, damaged,
     positions::{self, Positions},
     recorder::{PAGE, Recorder, about_the_journal, is_recovering},
 };
@@ -54,15 +55,6 @@ impl Restore {
     }
 }
 
-/// The result of restoring a partition.
-#[derive(Clone, Debug, Default)]
-pub struct Restored {
-    /// Whether it was restored since the restore began, by any process; if not, the stores agreed.
-    pub is_restored: bool,
-    /// The damaged rows that this process has left out in the last recovery of the partition.
-    pub damaged: DamagedRows,
-}
-
 impl<T: Tables> Recorder<T> {
     /// Recovers the partitions that the recorder has found to lack changes. Skips those that another
     /// process recovers.
@@ -73,7 +65,7 @@ impl<T: Tables> Recorder<T> {
             let _permit = self.recoveries.acquire().await;
             let holder = Uuid::new_v4().to_string();
             if self.journals.lease(&self.keyspace, partition, &holder, false).await? {
-                self.holding(partition, &holder, self.recover(partition)).await?;
+                self.holding(partition, &holder, self.recover(partition, false)).await?;
                 self.keyspace.states().set_closed(partition, false);
                 self.lost().remove(&partition);
             }
@@ -99,24 +91,30 @@ impl<T: Tables> Recorder<T> {
         Ok(Restore { source, positions })
     }
 
-    /// Restores a partition of one store from the other. May be repeated, also after a crash.
+    /// Restores a partition of one store from the other. May be repeated, also after a crash. Returns
+    /// whether it was restored since the restore began, by any process; if not, the stores agreed.
     pub async fn restore(
         &self,
         restore: &Restore,
         partition: Partition,
-    ) -> Result<Restored, RecordError> {
+    ) -> Result<bool, RecordError> {
         if restore.source == Source::Redis {
-            self.leased(partition, self.rewrite(partition)).await?;
-            return Ok(Restored { is_restored: true, ..Restored::default() });
+            return self.leased(partition, self.rewrite(partition)).await;
         }
-        let is_recovered = self.leased(partition, self.recover(partition)).await?;
+        // They may be mended.
+        let is_damaged = !self.damaged_rows(partition).await?.is_empty();
+        let is_recovered = self.leased(partition, self.recover(partition, is_damaged)).await?;
         self.keyspace.states().set_closed(partition, false);
         // Each recovery begins an epoch.
         let epoch = |change: &Change| change.version.epoch();
         let is_newer = |now: &Change| epoch(now) > epoch(&restore.position(partition));
-        let is_restored = is_recovered || is_newer(&self.position(partition).await?);
-        let damaged = damaged::left_out(self.identity().await?, partition);
-        Ok(Restored { is_restored, damaged })
+        Ok(is_recovered || is_newer(&self.position(partition).await?))
+    }
+
+    /// Returns the damaged rows that the last recovery of a partition, by any process, has left out:
+    /// the first thousand.
+    pub async fn damaged_rows(&self, partition: Partition) -> Result<Vec<DamagedRow>, RecordError> {
+        Ok(damaged::rows_of(&self.database, partition).await?)
     }
 
     async fn position(&self, partition: Partition) -> Result<Change, RecordError> {
@@ -184,11 +182,9 @@ impl<T: Tables> Recorder<T> {
     ///
     /// If the database is older than what Redis has, as after it was restored from a copy, the
     /// partition is written to it anew.
-    async fn recover(&self, partition: Partition) -> Result<bool, RecordError> {
-        // A partition that is behind has lost nothing; another process may have recovered it. Damaged
-        // rows may be mended.
-        let is_damaged = damaged::left_out(self.identity().await?, partition).count > 0;
-        if self.is_recorded(partition).await? && !is_damaged {
+    async fn recover(&self, partition: Partition, again: bool) -> Result<bool, RecordError> {
+        // A partition that is behind has lost nothing; another process may have recovered it.
+        if self.is_recorded(partition).await? && !again {
             return Ok(false);
         }
         let newest = self.journals.newest(&self.keyspace, &[partition]).await?;
@@ -211,12 +207,15 @@ impl<T: Tables> Recorder<T> {
         self.merge(transaction, partition, is_database_old, begin).await?;
         let damaged = Damaged::new(self.name);
         self.tables.restore(&self.database, recovery, &damaged).await?;
+        let damaged = damaged.into_rows();
+        let left_out = damaged.len();
+        let (mut transaction, _) = positions::lock(&self.database, &[partition]).await?;
+        damaged::replace(&mut transaction, partition, damaged).await?;
+        self.database.write("INSERT damaged_rows", transaction.commit()).await?;
         if !self.journals.append(&self.keyspace, partition, &end).await? {
             return Err(RecordError::Contended(partition));
         }
-        let damaged = damaged.into_rows();
-        tracing::info!(%partition, damaged = damaged.count, "redis recovered from the database");
-        damaged::set_left_out(self.identity().await?, partition, damaged);
+        tracing::info!(%partition, left_out, "redis recovered from the database");
         Ok(true)
     }
 
@@ -265,7 +264,7 @@ impl<T: Tables> Recorder<T> {
     }
 
     // Writes a partition to the database anew. Redis serves meanwhile: later changes have entries.
-    async fn rewrite(&self, partition: Partition) -> Result<(), RecordError> {
+    async fn rewrite(&self, partition: Partition) -> Result<bool, RecordError> {
         let (transaction, mut positions) = positions::lock(&self.database, &[partition]).await?;
         // Processes reject changes at versions below the position that they have seen.
         let position = positions.remove(&partition).unwrap_or_default().version;
@@ -282,9 +281,9 @@ impl<T: Tables> Recorder<T> {
         positions::set(&mut transaction, &[(partition, opened)]).await?;
         self.tables.clear(&mut transaction, partition).await?;
         self.tables.fill(&mut transaction, &[partition]).await?;
+        damaged::replace(&mut transaction, partition, Vec::new()).await?;
         self.database.write("INSERT journal_positions", transaction.commit()).await?;
-        damaged::set_left_out(self.identity().await?, partition, DamagedRows::default());
         tracing::info!(%partition, "database written anew from redis");
-        Ok(())
+        Ok(true)
     }
 }

@@ -9,11 +9,11 @@ use futures::{
 use microblog_chassis::status;
 use microblog_domain::{Partition, Stamp};
 use microblog_keyspace::Change;
-use microblog_proto::common::{self, ErrorReason, RestoreSource, RestoredPartition};
+use microblog_proto::common::{ErrorReason, RestoreSource, RestoredPartition};
 use tonic::{Code, Status};
 
 use crate::{
-    DamagedRow, Error, RecordError, Recorder, Restored, Tables,
+    Error, RecordError, Recorder, Tables,
     recovery::{RECOVERED_TOGETHER, Source},
 };
 
@@ -35,28 +35,24 @@ pub async fn restore<T: Tables + 'static>(
     let restore = move |partition| {
         let (recorder, begun) = (recorder.clone(), begun.clone());
         async move {
-            let restored = recorder.restore(&begun, partition).await.map_err(status)?;
-            Ok(encode(partition, restored, begun.position(partition)))
+            let is_restored = recorder.restore(&begun, partition).await.map_err(status)?;
+            let damaged = recorder.damaged_rows(partition).await.map_err(status)?;
+            let restored = encode(partition, is_restored, begun.position(partition));
+            Ok(RestoredPartition { damaged, ..restored })
         }
     };
     Ok(stream::iter(Partition::all()).map(restore).buffer_unordered(RECOVERED_TOGETHER).boxed())
 }
 
-fn encode(partition: Partition, restored: Restored, position: Change) -> RestoredPartition {
+fn encode(partition: Partition, is_restored: bool, position: Change) -> RestoredPartition {
     // The last word of an entry is a stamp.
     let stamp = position.text.rsplit(' ').next().and_then(|stamp| stamp.parse().ok());
-    let damaged = |DamagedRow { table, key, problem }: DamagedRow| common::DamagedRow {
-        table: table.to_owned(),
-        key,
-        problem,
-    };
     RestoredPartition {
         number: partition.number().into(),
-        restored: restored.is_restored,
+        restored: is_restored,
         recorded_version: position.version.to_string(),
         recorded_at: stamp.and_then(Stamp::new).map(|stamp| stamp.time().into()),
-        damaged_count: restored.damaged.count,
-        damaged: restored.damaged.first.into_iter().map(damaged).collect(),
+        ..RestoredPartition::default()
     }
 }
 

@@ -79,6 +79,12 @@ pub fn read_partition(row: &AnyRow, column: usize) -> Result<Partition, sqlx::Er
     number.map(Partition::new).ok_or_else(|| sqlx::Error::Decode("no partition".into()))
 }
 
+/// Returns what the next page begins behind, if there may be one. Pages are ordered by the first
+/// column, a number; what else SQLite may have there is behind all numbers.
+pub fn next_page(rows: &[AnyRow], count: usize) -> Option<i64> {
+    rows.last().filter(|_| rows.len() == count)?.try_get(0).ok()
+}
+
 /// Decodes an id, a stamp or a count.
 pub fn read(row: &AnyRow, column: usize) -> Result<u64, sqlx::Error> {
     let number: i64 = row.try_get(column)?;

@@ -15,7 +15,7 @@ use std::{
 
 use microblog_domain::{Partition, Stamp, UserId};
 use microblog_keyspace::{self as keyspace, Recovery};
-use microblog_record::{Damaged, Database, Error as DatabaseError, RecordError};
+use microblog_record::{Damaged, Database, Error as DatabaseError, RecordError, sql::next_page};
 
 use super::{
     PAGE, redis_failed,
@@ -221,9 +221,8 @@ impl Restore<'_> {
         after: i64,
     ) -> Result<(Vec<(UserId, T)>, Option<i64>), DatabaseError> {
         let page = rows::page::<T>(self.database, column, self.partition, after, PAGE);
-        let (rows, last) = self.database.write("SELECT accounts", page).await?;
-        let next = last.filter(|_| rows.len() == PAGE);
-        Ok((self.damaged.decode(T::TABLE, 1, &rows, rows::decode), next))
+        let rows = self.database.write("SELECT accounts", page).await?;
+        Ok((self.damaged.decode(T::TABLE, 1, &rows, rows::decode), next_page(&rows, PAGE)))
     }
 }
 

@@ -11,7 +11,7 @@ use microblog_record::{
         statement, text_column,
     },
 };
-use sqlx::{Any, Row as _, any::AnyRow};
+use sqlx::{Any, any::AnyRow};
 
 use crate::{
     password::Hash,
@@ -198,14 +198,14 @@ impl Stored for StoredDeletion {
 }
 
 /// Reads a page of rows in the order of their accounts, from behind an account on, where a column
-/// has a partition. Returns the last account too.
+/// has a partition.
 pub(super) async fn page<T: Stored>(
     database: &Database,
     column: &'static str,
     partition: Partition,
     after: i64,
     count: usize,
-) -> Result<(Vec<AnyRow>, Option<i64>), sqlx::Error> {
+) -> Result<Vec<AnyRow>, sqlx::Error> {
     let texts = T::TEXTS.iter().map(|text| text_column(database, text));
     let text = format!(
         "SELECT account, partition, {}, {} FROM {} WHERE {column} = $1 AND account > $2 \
@@ -215,9 +215,7 @@ pub(super) async fn page<T: Stored>(
         T::TABLE
     );
     let query = statement(text).bind(of(partition)).bind(after).bind(count as i64);
-    let rows = query.fetch_all(database.writers()).await?;
-    let last = rows.last().map(|row| row.try_get(0)).transpose()?;
-    Ok((rows, last))
+    query.fetch_all(database.writers()).await
 }
 
 /// Decodes a row of a page.

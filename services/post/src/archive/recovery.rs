@@ -24,7 +24,8 @@ impl Archive {
     /// Returns the greatest id of a post, and of a post or comment, of a partition; 0 if there is
     /// none.
     pub(crate) async fn newest_ids(&self, partition: Partition) -> Result<(u64, u64), Error> {
-        const POST: &str = "SELECT COALESCE(MAX(id), 0) FROM posts WHERE id / 4 % 1024 = $1 AND id BETWEEN 1 AND $2";
+        const POST: &str = "SELECT COALESCE(MAX(id), 0) FROM posts \
+            WHERE id / 4 % 1024 = $1 AND id BETWEEN 1 AND $2";
         const COMMENT: &str = "SELECT COALESCE(MAX(id), 0) FROM comments WHERE post IN \
             (SELECT id FROM posts WHERE id / 4 % 1024 = $1) AND id BETWEEN 1 AND $2";
         // A greater one is damaged: it would stop the clock.

@@ -64,9 +64,8 @@ async fn evicted(
         WHERE id / 4 % 1024 = $1 AND deleted = 0 GROUP BY author";
     let query = sqlx::query(COUNT).bind(i64::from(partition.number()));
     let rows = query.fetch_all(&mut **transaction).await?;
-    let author =
-        |row: &AnyRow| Ok::<_, sqlx::Error>((read_id(row, 0, UserId::new)?, read(row, 1)?));
-    Ok(rows.iter().filter_map(|row| author(row).ok()).collect())
+    let author = |row: &AnyRow| Some((read_id(row, 0, UserId::new).ok()?, read(row, 1).ok()?));
+    Ok(rows.iter().filter_map(author).collect())
 }
 
 async fn write(

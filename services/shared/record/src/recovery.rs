@@ -65,7 +65,7 @@ impl<T: Tables> Recorder<T> {
             let holder = Uuid::new_v4().to_string();
             if self.journals.lease(&self.keyspace, partition, &holder, false).await? {
                 self.holding(partition, &holder, self.recover(partition)).await?;
-                self.keyspace.states().set_closed(partition, false);
+                self.keyspace.states().open_recovered(partition);
                 self.lost().remove(&partition);
             }
             Ok(())
@@ -101,7 +101,7 @@ impl<T: Tables> Recorder<T> {
             return self.leased(partition, self.rewrite(partition)).await;
         }
         let is_recovered = self.leased(partition, self.recover(partition)).await?;
-        self.keyspace.states().set_closed(partition, false);
+        self.keyspace.states().open_recovered(partition);
         // Each recovery begins an epoch.
         let epoch = |change: &Change| change.version.epoch();
         let is_newer = |now: &Change| epoch(now) > epoch(&restore.position(partition));

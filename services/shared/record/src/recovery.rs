@@ -66,7 +66,7 @@ impl<T: Tables> Recorder<T> {
             let holder = Uuid::new_v4().to_string();
             if self.journals.lease(&self.keyspace, partition, &holder, false).await? {
                 self.holding(partition, &holder, self.recover(partition, false)).await?;
-                self.keyspace.states().set_closed(partition, false);
+                self.keyspace.states().open_recovered(partition);
                 self.lost().remove(&partition);
             }
             Ok(())
@@ -104,7 +104,7 @@ impl<T: Tables> Recorder<T> {
         // They may be mended.
         let is_damaged = !self.damaged_rows(partition).await?.is_empty();
         let is_recovered = self.leased(partition, self.recover(partition, is_damaged)).await?;
-        self.keyspace.states().set_closed(partition, false);
+        self.keyspace.states().open_recovered(partition);
         // Each recovery begins an epoch.
         let epoch = |change: &Change| change.version.epoch();
         let is_newer = |now: &Change| epoch(now) > epoch(&restore.position(partition));
@@ -178,7 +178,7 @@ impl<T: Tables> Recorder<T> {
 
     /// Recovers a partition of which Redis lacks recorded changes, or all of it. Ends with a new
     /// epoch of its journal. Until then, changes of the partition are rejected. Returns whether there
-    /// was anything to recover.
+    /// was anything to recover. With `again`, there always is.
     ///
     /// If the database is older than what Redis has, as after it was restored from a copy, the
     /// partition is written to it anew.

@@ -93,6 +93,7 @@ impl<T: Tables> Recorder<T> {
 
     /// Restores a partition of one store from the other. May be repeated, also after a crash. Returns
     /// whether it was restored since the restore began, by any process; if not, the stores agreed.
+    /// A partition that was lost before it was ever recorded begins with what Redis has.
     pub async fn restore(
         &self,
         restore: &Restore,
@@ -100,6 +101,14 @@ impl<T: Tables> Recorder<T> {
     ) -> Result<bool, RecordError> {
         if restore.source == Source::Redis {
             return self.leased(partition, self.rewrite(partition)).await;
+        }
+        if !restore.positions.contains_key(&partition) {
+            if restore.positions.is_empty() {
+                return Err(RecordError::NotRecorded);
+            }
+            tracing::warn!(%partition, "the database has never recorded this partition");
+            self.leased(partition, self.fill_unrecorded(partition)).await?;
+            return Ok(false);
         }
         // They may be mended.
         let is_damaged = !self.damaged_rows(partition).await?.is_empty();
@@ -119,7 +128,7 @@ impl<T: Tables> Recorder<T> {
 
     async fn position(&self, partition: Partition) -> Result<Change, RecordError> {
         let (_, positions) = positions::lock(&self.database, &[partition]).await?;
-        positions.into_values().next().ok_or(RecordError::NotRecorded(partition))
+        positions.into_values().next().ok_or(RecordError::NotRecorded)
     }
 
     // Records what a partition's journal has. Returns whether Redis lacks no recorded change.

@@ -80,6 +80,8 @@ pub(crate) struct Model {
     /// The ids that acknowledged calls returned: of accounts by name, of posts and comments by text.
     ids: BTreeMap<String, u64>,
     pub(crate) posts: BTreeMap<String, Post>,
+    /// The authors of comments, by text.
+    pub(crate) commenters: BTreeMap<String, u64>,
     /// Ids that differ between answers.
     differing_ids: Vec<String>,
     /// Blocks, each with the number of changes at a moment when a call ignored it.

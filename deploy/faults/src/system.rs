@@ -182,6 +182,12 @@ impl System {
         }
     }
 
+    /// Returns how many lines of the logs have a text.
+    pub(crate) fn logged(&self, text: &str) -> usize {
+        let lines = |(_, log): &(_, String)| log.lines().filter(|line| line.contains(text)).count();
+        self.logs().iter().map(lines).sum()
+    }
+
     /// Returns the names and logs of all servers, stopped ones first, and those of the stores.
     pub(crate) fn logs(&self) -> Vec<(&'static str, String)> {
         let mut logs = self.logs.borrow().clone();

@@ -63,20 +63,24 @@ async fn every_change_has_an_entry_and_an_unchanged_edge_has_none() {
         system.store.forget(user(1)).await.unwrap();
         system.store.forget(user(1)).await.unwrap();
         let edge = |kind: &str| format!("{kind} {one} {two}");
+        let inverse = |kind: &str| format!("{kind} {two} {one}");
         let expected = [
             edge("follow"),
             edge("unfollow"),
             // An end of what does not exist: it may have been recorded and lost.
             edge("unfollow"),
             edge("follow"),
+            inverse("followed"),
             edge("block"),
             edge("unfollow"),
+            inverse("unfollowed"),
             edge("mute"),
             edge("unblock"),
             edge("unmute"),
             edge("unblock"),
             edge("unmute"),
             edge("follow"),
+            inverse("blocked"),
             edge("unfollow"),
             format!("forget {one}"),
         ];

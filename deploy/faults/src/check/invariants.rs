@@ -23,7 +23,7 @@ impl Findings {
         findings.equal("ids that were issued twice", &model.repeated_ids(), &Vec::new());
         let stored = Stored::of(world);
         for subject in model.subjects() {
-            if stored.has_parties(subject) {
+            if stored.has_parties(model, subject) {
                 let state = stored.states.get(subject).cloned();
                 findings.state(model, subject, state, losses);
             }
@@ -31,7 +31,7 @@ impl Findings {
         findings.unexpected(model, &stored);
         findings.exactly_once(model, world);
         for account in world.0.values() {
-            findings.lists(account, world);
+            findings.lists(model, account, world);
             findings.home(account, world);
         }
         findings
@@ -87,8 +87,9 @@ impl Findings {
     }
 
     /// Both sides of edges agree, and counts equal lists.
-    fn lists(&mut self, account: &Account, world: &World) {
+    fn lists(&mut self, model: &Model, account: &Account, world: &World) {
         let id = account.id;
+        let exists = |id: &u64| world.0.values().any(|account| account.id == *id);
         let with = |lists: fn(&Account) -> &Vec<u64>| {
             let others = world.0.values().filter(|other| lists(other).contains(&id));
             others.map(|other| other.id).collect::<BTreeSet<_>>()
@@ -116,10 +117,17 @@ impl Findings {
         for post in &account.posts {
             let reposts = world.0.values().flat_map(|other| &other.posts);
             let reposts = reposts.filter(|other| other.root_id == post.id).count() as u64;
+            // Comments of lost accounts count, and are not listed.
+            let is_hidden = |subject: &&Subject| {
+                matches!(subject, Subject::Comment(of, text) if *of == post.id
+                    && model.commenters.get(text).is_some_and(|author| !exists(author)))
+            };
+            let hidden = model.subjects().filter(is_hidden).count() as u64;
+            let (shown, count) = (post.comments.len() as u64, post.comment_count);
             self.equal(
                 &format!("counts of likes, comments and reposts of {}", post.id),
-                &[post.likes, post.comment_count, post.reposts],
-                &[post.likers.len() as u64, post.comments.len() as u64, reposts],
+                &[post.likes, count, post.reposts],
+                &[post.likers.len() as u64, count.clamp(shown, shown + hidden), reposts],
             );
             let likers = set(&post.likers).len();
             self.equal(&format!("distinct likers of {}", post.id), &likers, &post.likers.len());
@@ -193,14 +201,16 @@ impl<'a> Stored<'a> {
     }
 
     /// Returns whether the accounts and the post of a subject exist: without them, it does not.
-    fn has_parties(&self, subject: &Subject) -> bool {
+    fn has_parties(&self, model: &Model, subject: &Subject) -> bool {
         let has = |id: &u64| self.accounts.contains(id);
         match subject {
             Subject::Account(_) => true,
             Subject::Profile(id) | Subject::Post(id, _) => has(id),
             Subject::Follow(a, b) | Subject::Block(a, b) | Subject::Mute(a, b) => has(a) && has(b),
             Subject::Like(user, post) => has(user) && self.posts.contains_key(post),
-            Subject::Comment(post, _) => self.posts.contains_key(post),
+            Subject::Comment(post, text) => {
+                model.commenters.get(text).is_none_or(has) && self.posts.contains_key(post)
+            }
         }
     }
 }

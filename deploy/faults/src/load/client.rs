@@ -209,6 +209,9 @@ impl Client {
                     if let Some(created) = act.creates() {
                         model.issue(created, id);
                     }
+                    if let Act::Comment { text, .. } = &act {
+                        model.commenters.insert(text.clone(), actor_id);
+                    }
                     let root = if let Act::Repost { post, .. } = act { Some(post) } else { None };
                     if let Act::Publish { text } | Act::Repost { text, .. } = act {
                         model.posts.insert(text, Post { id, author: actor_id, root });

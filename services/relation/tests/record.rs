@@ -322,6 +322,45 @@ async fn an_empty_redis_is_restored_by_an_operator() {
 }
 
 #[tokio::test]
+async fn no_read_sees_a_redis_that_has_come_back_empty() {
+    let database = Database::sqlite();
+    let system = System::start_with(Topology::Single, &[&database.flag()]).await;
+    system.follow(id(1), id(2)).await.unwrap();
+    database.has(&[((FOLLOWS, id(1), id(2)), true)]).await;
+    let look = async || {
+        let request = pb::GetRelationRequest { viewer_id: id(1), target_id: id(2) };
+        system.client.clone().get_relation(request).await
+    };
+    let redis = &system.redis.nodes()[0];
+    for is_lost in [false, true] {
+        redis.kill();
+        if is_lost {
+            redis.delete_data();
+        }
+        let restart = async {
+            redis.restart().await;
+            eventually("calls are answered", PATIENCE, async || {
+                let answer = look().await;
+                answer.is_ok() != is_lost
+                    && answer.err().and_then(|status| reason_of(&status))
+                        == is_lost.then_some(ErrorReason::StoresMismatched)
+            })
+            .await;
+        };
+        let mut restart = std::pin::pin!(restart);
+        loop {
+            tokio::select! {
+                () = &mut restart => break,
+                answer = look() => if let Ok(answer) = answer {
+                    let relation = answer.into_inner().relation.unwrap();
+                    assert_eq!(relation.state, FOLLOWING);
+                },
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn an_emptied_shard_is_recovered_at_once() {
     let database = Database::sqlite();
     let system = System::start_with(Topology::Cluster, &[&database.flag()]).await;

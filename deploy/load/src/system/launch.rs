@@ -167,7 +167,7 @@ impl Launch<'_> {
         Ok(vec![
             recorded("microblog-user", 1, &[], "user")?,
             recorded("microblog-relation", 2, &[], "relation")?,
-            stored("microblog-timeline", 4, &to_relation, "timeline", "")?,
+            stored("microblog-timeline", 4, &[to_relation, to_post].concat(), "timeline", "")?,
             recorded("microblog-post", 3, &to_timeline, "post")?,
             self.server("microblog-gateway", 0, &to_all, &[])?,
         ])

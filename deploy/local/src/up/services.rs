@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Context as _;
 use clap::Parser;
-use microblog_chassis::{Config as Chassis, Peer, ServiceListener, Worker};
+use microblog_chassis::{AddressError, Config as Chassis, Peer, ServiceListener, Worker};
 
 use super::{Args, access::Access, data_dir::DataDir};
 
@@ -74,6 +74,8 @@ pub(super) enum Error {
     Post(#[source] microblog_post::StartError),
     #[error("cannot start the timeline service")]
     Timeline(#[source] microblog_keyspace::Error),
+    #[error("invalid URL of the post service")]
+    Peer(#[source] AddressError),
 }
 
 impl Plan {
@@ -113,16 +115,19 @@ impl Plan {
         })))
     }
 
-    /// Starts the servers of one worker. They call each other in process.
+    /// Starts the servers of one worker. They call each other in process, except
+    /// timeline the post service.
     pub(super) async fn listen(self, worker: Worker) -> Result<Vec<ServiceListener>, Error> {
         let Configs { port_base, chassis, user, relation, post, timeline, .. } = &*self.0;
         let user = microblog_user::service(user, worker).await.map_err(Error::User)?;
         let relation =
             microblog_relation::service(relation, worker).await.map_err(Error::Relation)?;
-        let timeline =
-            microblog_timeline::service(timeline, Peer::local(&relation, chassis), worker)
-                .await
-                .map_err(Error::Timeline)?;
+        // The post service starts after the timeline service, which is its peer.
+        let of_post = Peer::remote(&SERVERS[3].url(*port_base), chassis).map_err(Error::Peer)?;
+        let of_relation = Peer::local(&relation, chassis);
+        let timeline = microblog_timeline::service(timeline, of_relation, Some(of_post), worker)
+            .await
+            .map_err(Error::Timeline)?;
         let post = microblog_post::service(post, Some(Peer::local(&timeline, chassis)), worker)
             .await
             .map_err(Error::Post)?;

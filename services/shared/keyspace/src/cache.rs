@@ -45,7 +45,7 @@ use self::{
     servers::{Server, Servers, Tracking},
 };
 use crate::{
-    Batch, Error, Keyspace,
+    Batch, Error, Keyspace, PartitionStates,
     cache_metrics::CacheMetrics,
     connection_metrics::{ConnectionGuard, ConnectionMetrics},
     error::within,
@@ -126,9 +126,14 @@ impl<I: Id, T: Clone + Send + 'static> ClientSideCache<I, T> {
     /// timeout holds for each.
     pub async fn read(&self, ids: &[I]) -> Result<Vec<T>, Error> {
         let inner = &self.inner;
-        for &id in ids {
-            inner.keyspace.check(Some((inner.kind.partition)(id)))?;
-        }
+        let check = |states: &PartitionStates| {
+            ids.iter().try_for_each(|&id| states.check(Some((inner.kind.partition)(id))))
+        };
+        inner.keyspace.admitted(check, self.read_all(ids)).await
+    }
+
+    async fn read_all(&self, ids: &[I]) -> Result<Vec<T>, Error> {
+        let inner = &self.inner;
         let only = lock(&inner.servers).only();
         if let Some(server) = only {
             return inner.read_from(Some(&server), ids).await;

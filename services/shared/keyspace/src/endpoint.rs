@@ -11,7 +11,7 @@ use redis::{
 };
 
 use crate::{
-    Config, Error,
+    Config, Error, PartitionStates,
     address::{Address, Credentials, Node, Topology},
     certificates::Paths,
     clients::{ClientOptions, Kind},
@@ -25,6 +25,8 @@ pub(crate) struct Endpoint {
     /// With the current certificates, or the previous ones while the current ones are invalid.
     clients: HotReload<ClientOptions>,
     server: ServerAddress,
+    /// Told of each connection before it is used.
+    states: PartitionStates,
 }
 
 impl Endpoint {
@@ -44,7 +46,7 @@ impl Endpoint {
         let options = ClientOptions { address, sentinel_credentials, timeout, files };
         let clients = HotReload::new("TLS with redis", options);
         let clients = clients.map_err(|error| Error::Config(error.into()))?;
-        Ok(Self { clients, server })
+        Ok(Self { clients, server, states: config.partition_states.clone() })
     }
 
     fn options(&self) -> &ClientOptions {
@@ -63,6 +65,12 @@ impl Endpoint {
     /// Returns the server address for metrics.
     pub(crate) fn server(&self) -> &ServerAddress {
         &self.server
+    }
+
+    /// Notes that other servers are primaries than before.
+    pub(crate) fn primaries_changed(&self) {
+        self.states.lost_connection();
+        self.states.connected();
     }
 
     /// Makes a multiplexed connection to a cluster node; without a node, to the single server or to
@@ -126,12 +134,15 @@ impl Endpoint {
         };
         let stream = Stream::connect(host, port, tls).await?;
         let (settings, silence_max) = (node.redis_settings(), self.options().timeout);
-        match on_push {
+        let connection = match on_push {
             None => Multiplexed::open(stream, settings, silence_max).await,
             Some(on_push) => {
                 Multiplexed::open_tracking(stream, settings, silence_max, on_push).await
             }
-        }
+        }?;
+        connection.report_to(&self.states);
+        self.states.connected();
+        Ok(connection)
     }
 
     async fn with_timeout<T>(

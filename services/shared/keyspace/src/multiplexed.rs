@@ -8,7 +8,7 @@
 use std::{
     collections::VecDeque,
     io,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard, OnceLock},
     time::Duration,
 };
 
@@ -22,6 +22,7 @@ use tokio::{
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
+    PartitionStates,
     lock::lock,
     resp::{Message, Parser, ProtocolError},
     stream::{Reader, Stream, Writer},
@@ -59,6 +60,8 @@ struct Shared {
     state: Mutex<State>,
     /// Wakes the driver task to flush the output buffer.
     flush: Notify,
+    /// Told when the connection fails.
+    states: OnceLock<PartitionStates>,
 }
 
 #[derive(Default)]
@@ -145,6 +148,14 @@ impl Multiplexed {
         let replies = connection.send(commands.iter()).await?;
         replies.values.into_iter().try_for_each(check_handshake)?;
         Ok(connection)
+    }
+
+    /// Notes in the states of the partitions when the connection fails.
+    pub(crate) fn report_to(&self, states: &PartitionStates) {
+        self.shared.states.get_or_init(|| states.clone());
+        if self.is_closed() {
+            states.lost_connection();
+        }
     }
 
     /// Returns whether the connection is closed.
@@ -352,6 +363,10 @@ async fn drive(
     tracing::debug!(error = error.map(tracing::field::display), "redis connection closed");
     if is_timeout {
         shared.close(io::ErrorKind::TimedOut);
+    }
+    // Before another connection can be made.
+    if let Some(states) = shared.states.get() {
+        states.lost_connection();
     }
 }
 

@@ -4,14 +4,16 @@
 use std::{
     fmt,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use microblog_domain::Partition;
+use tokio::sync::Notify;
 
-use crate::{Error, Version};
+use crate::{Error, Version, lock::lock};
 
 /// Whether a keyspace accepts calls at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +21,8 @@ use crate::{Error, Version};
 pub enum ServingState {
     /// It does.
     Open,
-    /// Redis has not been compared with the database that records it yet.
+    /// Redis has not been compared with the database that records it since the last connection to it
+    /// was made: it may have lost its data.
     Unchecked,
     /// Redis and the database do not belong together.
     Mismatched,
@@ -33,17 +36,33 @@ pub struct PartitionStates {
 
 struct Inner {
     serving: AtomicU8,
+    is_recorded: AtomicBool,
     is_checked: AtomicBool,
+    has_lost_connection: AtomicBool,
+    // How many times connections were made again.
+    connections: AtomicU64,
+    // Serializes changes of `serving`, and of `is_closed` by comparisons.
+    changing: Mutex<()>,
+    changed: Notify,
     is_database_mismatched: AtomicBool,
     newest: Box<[AtomicU64]>,
     is_closed: Box<[AtomicBool]>,
 }
 
+/// A comparison of Redis with the database: of the connections that there were when it began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Comparison(u64);
+
 impl Default for PartitionStates {
     fn default() -> Self {
         let inner = Inner {
             serving: AtomicU8::new(ServingState::Open as u8),
+            is_recorded: AtomicBool::new(false),
             is_checked: AtomicBool::new(false),
+            has_lost_connection: AtomicBool::new(false),
+            connections: AtomicU64::new(0),
+            changing: Mutex::new(()),
+            changed: Notify::new(),
             is_database_mismatched: AtomicBool::new(false),
             newest: Partition::all().map(|_| AtomicU64::new(0)).collect(),
             is_closed: Partition::all().map(|_| AtomicBool::new(false)).collect(),
@@ -72,7 +91,7 @@ impl PartitionStates {
     pub(crate) fn check(&self, partition: Option<Partition>) -> Result<(), Error> {
         let serving = self.inner.serving.load(Ordering::Acquire);
         if serving == ServingState::Unchecked as u8 {
-            return Err(Error::unavailable("redis has not been compared with the database yet"));
+            return Err(unchecked());
         }
         if serving == ServingState::Mismatched as u8 {
             return Err(Error::Mismatched);
@@ -84,21 +103,109 @@ impl PartitionStates {
         }
     }
 
-    /// Closes the keyspace until it was compared with the database, unless it was before: worker
-    /// threads start one after the other.
+    /// Waits for a comparison that is due, for `limit` at most.
+    pub(crate) async fn checked(&self, limit: Duration) -> Result<Comparison, Error> {
+        let checked = async {
+            loop {
+                let changed = self.inner.changed.notified();
+                let comparison = self.comparison();
+                if !self.is_unchecked() {
+                    return comparison;
+                }
+                changed.await;
+            }
+        };
+        tokio::time::timeout(limit, checked).await.map_err(|_| unchecked())
+    }
+
+    /// Fails if a connection was made since a call was admitted: what it read may be from a Redis that
+    /// has lost its data.
+    pub(crate) fn confirm(&self, admitted: Comparison) -> Result<(), Error> {
+        if self.comparison() == admitted { Ok(()) } else { Err(unchecked()) }
+    }
+
+    /// Notes that a connection failed, or that another server is the primary: the next connection may
+    /// be to a Redis without its data.
+    pub(crate) fn lost_connection(&self) {
+        self.inner.has_lost_connection.store(true, Ordering::Release);
+    }
+
+    /// Makes calls wait for a comparison if this is the first connection after a lost one.
+    pub(crate) fn connected(&self) {
+        let is_first = self.inner.has_lost_connection.swap(false, Ordering::AcqRel);
+        if !is_first || !self.inner.is_recorded.load(Ordering::Acquire) {
+            return;
+        }
+        let _changing = lock(&self.inner.changing);
+        self.inner.connections.fetch_add(1, Ordering::AcqRel);
+        if self.inner.serving.load(Ordering::Acquire) == ServingState::Open as u8 {
+            self.inner.serving.store(ServingState::Unchecked as u8, Ordering::Release);
+        }
+        self.inner.changed.notify_waiters();
+    }
+
+    /// Waits until a comparison is due.
+    pub async fn until_unchecked(&self) {
+        loop {
+            let changed = self.inner.changed.notified();
+            if self.is_unchecked() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    fn is_unchecked(&self) -> bool {
+        self.inner.serving.load(Ordering::Acquire) == ServingState::Unchecked as u8
+    }
+
+    /// Begins a comparison. It counts unless a connection is made meanwhile.
+    pub fn comparison(&self) -> Comparison {
+        Comparison(self.inner.connections.load(Ordering::Acquire))
+    }
+
+    /// Makes calls wait for comparisons: there is a database that records Redis. Worker threads start
+    /// one after the other.
     pub fn await_check(&self) {
+        self.inner.is_recorded.store(true, Ordering::Release);
         if !self.inner.is_checked.load(Ordering::Acquire) {
             self.inner.serving.store(ServingState::Unchecked as u8, Ordering::Release);
         }
     }
 
-    /// Opens the keyspace if it awaits a check, which is not possible. Returns whether it did.
-    pub fn serve_unchecked(&self) -> bool {
-        let is_first = !self.inner.is_checked.swap(true, Ordering::AcqRel);
-        if is_first {
-            self.serve(ServingState::Open);
+    /// Opens the keyspace if a comparison is due that is not possible. Returns whether it was.
+    pub fn serve_unchecked(&self, comparison: Comparison) -> bool {
+        let is_due = self.is_unchecked();
+        if is_due {
+            self.serve(comparison, ServingState::Open);
         }
-        is_first
+        is_due
+    }
+
+    /// Sets whether calls are accepted, by a comparison.
+    pub fn serve(&self, comparison: Comparison, state: ServingState) {
+        self.settle(comparison, state, []);
+    }
+
+    /// Sets whether calls are accepted, and which partitions reject them, with [`Error::Recovering`],
+    /// by a comparison. Without effect if a connection was made meanwhile. Returns whether it had one.
+    pub fn settle(
+        &self,
+        comparison: Comparison,
+        state: ServingState,
+        partitions: impl IntoIterator<Item = (Partition, bool)>,
+    ) -> bool {
+        let _changing = lock(&self.inner.changing);
+        if self.comparison() != comparison {
+            return false;
+        }
+        for (partition, is_closed) in partitions {
+            self.set_closed(partition, is_closed);
+        }
+        self.inner.is_checked.store(true, Ordering::Release);
+        self.inner.serving.store(state as u8, Ordering::Release);
+        self.inner.changed.notify_waiters();
+        true
     }
 
     /// Sets whether the database is the one that recorded Redis.
@@ -113,12 +220,6 @@ impl PartitionStates {
             true => Err(Error::Mismatched),
             false => Ok(()),
         }
-    }
-
-    /// Sets whether calls are accepted.
-    pub fn serve(&self, state: ServingState) {
-        self.inner.is_checked.store(true, Ordering::Release);
-        self.inner.serving.store(state as u8, Ordering::Release);
     }
 
     /// Rejects calls to a partition, with [`Error::Recovering`], or accepts them again.
@@ -143,6 +244,10 @@ impl PartitionStates {
     }
 }
 
+fn unchecked() -> Error {
+    Error::unavailable("redis has not been compared with the database yet")
+}
+
 fn index(partition: Partition) -> usize {
     usize::from(partition.number())
 }
@@ -150,6 +255,8 @@ fn index(partition: Partition) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
 
     #[test]
     fn closed_partitions_and_keyspaces_reject_calls() {
@@ -161,9 +268,9 @@ mod tests {
         assert!(check(two).is_ok() && states.check(None).is_ok());
         states.await_check();
         assert!(check(two).unwrap_err().is_unavailable());
-        states.serve(ServingState::Mismatched);
+        states.serve(states.comparison(), ServingState::Mismatched);
         assert!(matches!(states.check(None), Err(Error::Mismatched)));
-        states.serve(ServingState::Open);
+        states.serve(states.comparison(), ServingState::Open);
         assert!(check(two).is_ok() && check(one).is_err());
         states.set_closed(one, false);
         assert!(check(one).is_ok());
@@ -175,9 +282,38 @@ mod tests {
         states.await_check();
         states.clone().await_check();
         assert!(states.check(None).is_err());
-        assert!(states.serve_unchecked() && !states.serve_unchecked());
+        let comparison = states.comparison();
+        assert!(states.serve_unchecked(comparison) && !states.serve_unchecked(comparison));
         states.clone().await_check();
         assert!(states.check(None).is_ok());
+    }
+
+    #[tokio::test]
+    async fn after_a_connection_calls_wait_for_a_comparison_that_began_later() {
+        let (states, soon) = (PartitionStates::default(), Duration::from_millis(20));
+        let connect_again = || {
+            states.lost_connection();
+            states.connected();
+        };
+        connect_again();
+        assert!(states.check(None).is_ok(), "there is no record");
+        states.await_check();
+        states.serve(states.comparison(), ServingState::Open);
+        states.connected();
+        let admitted = states.checked(soon).await.expect("no connection was lost");
+        let earlier = states.comparison();
+        connect_again();
+        assert!(states.confirm(admitted).is_err(), "it may have read from the new connection");
+        assert!(states.check(None).is_err() && states.checked(soon).await.is_err());
+        states.until_unchecked().await;
+        assert!(!states.settle(earlier, ServingState::Open, []));
+        assert!(states.check(None).is_err());
+        let (checked, settled) = tokio::join!(states.checked(PATIENCE), async {
+            let partitions = [(Partition::new(1), true)];
+            states.settle(states.comparison(), ServingState::Open, partitions)
+        });
+        assert!(settled && states.confirm(checked.unwrap()).is_ok());
+        assert!(states.check(None).is_ok() && states.is_closed(Partition::new(1)));
     }
 
     #[test]

@@ -161,6 +161,7 @@ impl ServerPool {
         self.shared.resets.fetch_add(1, Ordering::Relaxed);
         let mut state = lock(&self.shared.state);
         state.connections.clear();
+        self.shared.options.endpoint.primaries_changed();
         state.failure = Some((Instant::now(), error));
     }
 

@@ -18,7 +18,7 @@ use std::{
 use futures::future::join_all;
 use microblog_domain::{Partition, Stamp};
 use microblog_keyspace::{
-    self as keyspace, BacklogMetrics, Change, Journals, Keyspace, ServingState, Version,
+    self as keyspace, BacklogMetrics, Change, Comparison, Journals, Keyspace, ServingState, Version,
 };
 use tokio::sync::{OnceCell, Semaphore};
 use uuid::Uuid;
@@ -42,6 +42,9 @@ const RETAINED: u64 = 100;
 /// The most entries of a journal that wait for the database: about 60 bytes each. The oldest ones
 /// beyond are dropped, and the partition is written anew when the database is back.
 const WAITING_MAX: u64 = 20_000;
+
+/// How soon a failed comparison is repeated for the calls that wait for it.
+const COMPARISON_RETRY: Duration = Duration::from_millis(200);
 
 /// What a step has done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -124,10 +127,11 @@ impl<T: Tables> Recorder<T> {
     /// Finds the partitions of which Redis lacks recorded changes, for [`Self::recover_lost`]. Rejects
     /// all calls while Redis is not the one that the database records.
     pub async fn run(&self) -> Result<(), RecordError> {
-        let done = self.record_all().await;
+        let comparison = self.keyspace.states().comparison();
+        let done = self.record_all(comparison).await;
         if let Some(error) = done.as_ref().err().and_then(RecordError::of_database)
             && error.is_unavailable()
-            && self.keyspace.states().serve_unchecked()
+            && self.keyspace.states().serve_unchecked(comparison)
         {
             let error = error as &dyn std::error::Error;
             tracing::warn!(error, "serving Redis without a comparison with the database");
@@ -135,7 +139,19 @@ impl<T: Tables> Recorder<T> {
         done
     }
 
-    async fn record_all(&self) -> Result<(), RecordError> {
+    /// Compares Redis with the database after each new connection to Redis: calls wait for that. Never
+    /// ends.
+    pub async fn compare_after_connecting(&self) {
+        loop {
+            self.keyspace.states().until_unchecked().await;
+            if self.run().await.is_err() {
+                // The periodic run reports it.
+                tokio::time::sleep(COMPARISON_RETRY).await;
+            }
+        }
+    }
+
+    async fn record_all(&self, comparison: Comparison) -> Result<(), RecordError> {
         let begun = Instant::now();
         let all: Vec<_> = Partition::all().collect();
         let (mut newest, mut failures) = self.newest(&all).await;
@@ -147,7 +163,7 @@ impl<T: Tables> Recorder<T> {
         let is_new =
             |at: &&Partition| !positions.contains_key(at) && !failures.partitions.contains(at);
         let new: Vec<_> = all.iter().filter(is_new).copied().collect();
-        self.fill_new(&new, positions.is_empty()).await?;
+        self.fill_new(comparison, &new, positions.is_empty()).await?;
         let states = self.keyspace.states();
         for (&partition, position) in &positions {
             states.require(partition, position.version);
@@ -163,7 +179,7 @@ impl<T: Tables> Recorder<T> {
         if failures.first.is_none() {
             *self.complete() = (begun, Some(newest));
         }
-        self.settle(&diverged, &failures.partitions).await?;
+        self.settle(comparison, &diverged, &failures.partitions).await?;
         failures.first.map_or(Ok(()), Err)
     }
 
@@ -323,7 +339,12 @@ impl<T: Tables> Recorder<T> {
     }
 
     // Fills partitions that are not recorded, unless another database records them.
-    async fn fill_new(&self, new: &[Partition], is_empty: bool) -> Result<(), RecordError> {
+    async fn fill_new(
+        &self,
+        comparison: Comparison,
+        new: &[Partition],
+        is_empty: bool,
+    ) -> Result<(), RecordError> {
         let identity = self.identity().await?;
         let known = self.journals.identities(&self.keyspace, new).await?;
         let is_others = |known: &Option<String>| known.as_deref().is_some_and(|id| id != identity);
@@ -332,12 +353,12 @@ impl<T: Tables> Recorder<T> {
         self.keyspace.states().trust_database(!is_mismatched);
         if is_mismatched {
             // Redis serves what it has.
-            self.keyspace.states().serve(ServingState::Open);
+            self.keyspace.states().serve(comparison, ServingState::Open);
             return Err(RecordError::DatabaseMismatch(self.name));
         }
         if is_empty && !new.is_empty() {
             // Filling may take long, and there is nothing to compare Redis with.
-            self.keyspace.states().serve(ServingState::Open);
+            self.keyspace.states().serve(comparison, ServingState::Open);
         }
         for partitions in new.chunks(FILLED_TOGETHER) {
             self.fill(partitions).await?;

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -124,6 +124,18 @@ impl RedisServer {
     pub async fn restart(&self) {
         self.kill();
         assert!(self.run().await, "redis-server does not start again:\n{}", self.log());
+    }
+
+    /// Returns the directory with its data.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Deletes the data of a killed server. The node of a cluster stays in it.
+    pub fn delete_data(&self) {
+        // Neither exists before the first write.
+        let _ = std::fs::remove_dir_all(self.directory().join("appendonlydir"));
+        let _ = std::fs::remove_file(self.directory().join("dump.rdb"));
     }
 
     /// Stops the process (SIGSTOP): connections stay open, and the server does not answer.

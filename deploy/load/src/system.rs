@@ -11,15 +11,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use microblog_keyspace::redis::aio::MultiplexedConnection;
+pub(crate) use microblog_local::launch::{Layout, Urls};
 use microblog_local::remote;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
 use self::launch::Store;
-pub(crate) use self::{
-    launch::{Layout, Urls},
-    usage::Usage,
-};
+pub(crate) use self::usage::Usage;
 use crate::child_process::Child;
 
 const START: Duration = Duration::from_secs(60);

@@ -81,10 +81,11 @@ def _check_query(report, query, scraped):
 def _check_selector(report, selector, scraped):
     """Returns the labels of the metric."""
     labels = {label for series in scraped.series(selector.metric) for label in series}
-    if not report.unless(labels, f"no such metric: {selector.metric}"):
+    is_rare = str(selector) in ONLY_DURING_OTHER_FAULTS
+    if not report.unless(labels or is_rare, f"no such metric: {selector.metric}") or not labels:
         return labels
     for label in sorted(selector.labels - labels):
         report.wrong(f"{selector.metric} has no label {label}")
-    if str(selector) not in ONLY_DURING_OTHER_FAULTS:
+    if not is_rare:
         report.unless(scraped.series(str(selector)), f"nothing is {selector}")
     return labels

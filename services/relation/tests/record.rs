@@ -182,6 +182,26 @@ async fn a_loss_of_recorded_changes_is_found_and_recovered() {
     }
 }
 
+#[tokio::test]
+async fn a_loss_of_changes_that_were_not_recorded_is_found_and_recovered() {
+    let database = Database::postgres().await;
+    let system = System::start_with(Topology::Single, &[&database.flag()]).await;
+    system.follow(id(1), id(2)).await.unwrap();
+    database.has(&[((FOLLOWS, id(1), id(2)), true)]).await;
+    let Database::Postgres(server) = &database else { unreachable!() };
+    server.kill();
+    system.follow(id(1), id(3)).await.unwrap();
+    lose_newest_change(&system).await;
+    let rejected = system.follow(id(1), id(4)).await;
+    support::assert_rejected(rejected, Code::Unavailable, ErrorReason::Recovering);
+    server.restart().await;
+    eventually("the partition is recovered", PATIENCE, async || {
+        system.follow(id(1), id(4)).await.is_ok()
+    })
+    .await;
+    database.has(&[2, 3, 4].map(|target| ((FOLLOWS, id(1), id(target)), true))).await;
+}
+
 /// Restores one store from the other by the RPC, and returns how many partitions that changed.
 async fn restore(system: &System, source: RestoreSource, force: bool) -> Result<usize, Status> {
     let request = pb::RestoreRequest { source: source.into(), force };

@@ -2,64 +2,17 @@
 
 use std::{
     env,
-    net::TcpListener,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context as _, bail};
-use microblog_local::up::{DataDir, Redis, Software};
+use microblog_local::{
+    launch::{DEFAULTS, Layout, Ports, Urls, program},
+    up::{DataDir, Redis, Software},
+};
 
 use super::redis_admin::Admin;
 use crate::child_process::Child;
-
-// Below the ephemeral port range of Linux.
-const PORTS: std::ops::Range<u16> = 10_000..32_000;
-const ATTEMPTS: usize = 1000;
-const REDIS: u16 = 9;
-
-/// Environment variables of every server, which the caller's environment overrides. Rate limits are
-/// off, since they would be the bottleneck. The drain timeout is short.
-const DEFAULTS: [(&str, &str); 13] = [
-    ("MICROBLOG_LOG", "warn"),
-    ("MICROBLOG_POSTS_PER_MINUTE", "0"),
-    ("MICROBLOG_COMMENTS_PER_MINUTE", "0"),
-    ("MICROBLOG_RESTORES_PER_MINUTE", "0"),
-    ("MICROBLOG_FOLLOWS_PER_MINUTE", "0"),
-    ("MICROBLOG_LIKES_PER_MINUTE", "0"),
-    ("MICROBLOG_POST_CALLS_PER_MINUTE", "0"),
-    ("MICROBLOG_COMMENT_CALLS_PER_MINUTE", "0"),
-    ("MICROBLOG_LOGINS_PER_MINUTE", "0"),
-    ("MICROBLOG_REGISTRATIONS_PER_HOUR", "0"),
-    ("MICROBLOG_AVAILABILITY_CHECKS_PER_MINUTE", "0"),
-    ("MICROBLOG_PASSWORD_CALLS_PER_MINUTE", "0"),
-    ("MICROBLOG_DRAIN_TIMEOUT_MS", "2000"),
-];
-
-/// The process layout of a system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Layout {
-    /// All servers in one process
-    One,
-    /// A process for each service
-    Five,
-}
-
-/// The URLs of a system's servers.
-#[derive(Clone, Debug)]
-pub(crate) struct Urls {
-    pub(crate) gateway: String,
-    pub(crate) user: String,
-    pub(crate) relation: String,
-    pub(crate) post: String,
-    pub(crate) timeline: String,
-}
-
-impl Urls {
-    pub(super) fn all(&self) -> [&str; 5] {
-        [&self.gateway, &self.user, &self.relation, &self.post, &self.timeline]
-    }
-}
 
 /// The Redis of a started system.
 pub(super) struct Store {
@@ -75,10 +28,6 @@ pub(super) struct Started {
     /// `None` if the servers use an external Redis.
     pub(super) store: Option<Store>,
 }
-
-/// A block of ten ports, assigned as `microblog up` does.
-#[derive(Clone, Copy, Debug)]
-struct Ports(u16);
 
 struct Launch<'a> {
     software: Software,
@@ -121,7 +70,7 @@ impl Launch<'_> {
         // Prepares the data directory first, to get the Redis credentials.
         let access = DataDir::open(data)?.prepare_redis(self.ports.redis())?;
         let data = data.to_str().context("the temporary directory's name is not UTF-8")?;
-        let port_base = self.ports.0.to_string();
+        let port_base = self.ports.base().to_string();
         let flags = ["up", "--data-dir", data, "--port-base", &port_base];
         // Unset, so that the system does not use the databases of this process's environment.
         let unset = [
@@ -195,64 +144,5 @@ impl Launch<'_> {
         command.args(flags).envs(environment.iter().copied());
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         Child::start(name, command, self.directory.join(name).with_extension("log"))
-    }
-}
-
-impl Ports {
-    /// Finds a block of free ports.
-    fn free() -> anyhow::Result<Self> {
-        let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-        for _ in 0..ATTEMPTS {
-            let ports = Self(rand::random_range(PORTS));
-            if (0..5).chain([REDIS]).all(|offset| is_free(ports.at(offset))) {
-                return Ok(ports);
-            }
-        }
-        bail!("found no free ports on 127.0.0.1 from {} to {}", PORTS.start, PORTS.end)
-    }
-
-    fn at(self, offset: u16) -> u16 {
-        self.0 + offset
-    }
-
-    fn redis(self) -> u16 {
-        self.at(REDIS)
-    }
-
-    fn urls(self) -> Urls {
-        let [gateway, user, relation, post, timeline] =
-            [0, 1, 2, 3, 4].map(|offset| format!("http://127.0.0.1:{}", self.at(offset)));
-        Urls { gateway, user, relation, post, timeline }
-    }
-}
-
-/// Finds a program of the workspace in this program's directory, or in its parent for tests.
-fn program(name: &str) -> anyhow::Result<PathBuf> {
-    let own = env::current_exe().context("cannot determine the path of this program")?;
-    let found = own.ancestors().skip(1).take(2).map(|directory| directory.join(name));
-    found.into_iter().find(|path| path.is_file()).with_context(|| {
-        format!(
-            "`{name}` not found beside {}: build it with `cargo build --release --workspace`",
-            own.display()
-        )
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_error_for_a_missing_program_contains_the_build_command() {
-        let error = program("microblog-nothing").unwrap_err().to_string();
-        assert!(error.contains("cargo build --release --workspace"), "{error}");
-    }
-
-    #[test]
-    fn ports_are_assigned_as_by_the_launcher() {
-        let ports = Ports(50_050);
-        assert_eq!(ports.urls().all()[..2], ["http://127.0.0.1:50050", "http://127.0.0.1:50051"]);
-        assert_eq!(ports.urls().timeline, "http://127.0.0.1:50054");
-        assert_eq!(ports.redis(), 50_059);
     }
 }

@@ -100,7 +100,7 @@ impl System {
 
     fn args(&self, service: &str) -> Vec<String> {
         let peers: &[&str] = match service {
-            "timeline" => &["relation"],
+            "timeline" => &["relation", "post"],
             "post" => &["timeline"],
             "gateway" => &["user", "relation", "timeline", "post"],
             _ => &[],

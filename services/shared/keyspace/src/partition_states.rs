@@ -239,7 +239,7 @@ impl PartitionStates {
     }
 
     /// Returns the newest version of a partition's journal that the process has seen.
-    pub(crate) fn newest(&self, partition: Partition) -> Version {
+    pub fn newest(&self, partition: Partition) -> Version {
         Version::from_number(self.inner.newest[index(partition)].load(Ordering::Relaxed))
     }
 }

@@ -170,7 +170,9 @@ impl<T: Tables> Recorder<T> {
         }
         // A recovery that was interrupted may be recorded up to its beginning.
         let is_behind = |(at, position): &(&Partition, &Change)| {
-            let differs = newest.get(at) != Some(*position) || is_recovering(position);
+            let differs = newest.get(at) != Some(*position)
+                || is_recovering(position)
+                || states.newest(**at) > position.version;
             differs && !failures.partitions.contains(at)
         };
         let behind: Vec<_> = positions.iter().filter(is_behind).map(|(&at, _)| at).collect();
@@ -299,10 +301,15 @@ impl<T: Tables> Recorder<T> {
         let (mut transaction, positions) = positions::lock(&self.database, partitions).await?;
         let from: Vec<_> =
             positions.iter().map(|(&partition, at)| (partition, at.version)).collect();
+        // Before the journals are read: one that ends earlier has lost what the process has seen.
+        let states = self.keyspace.states();
+        let seen: Vec<_> = positions.keys().map(|&at| states.newest(at)).collect();
         let pages = self.journals.pages(&self.keyspace, &from, PAGE + 1).await?;
         let (mut changes, mut ends, mut recorded) = (Vec::new(), Vec::new(), Recorded::default());
-        for ((&partition, position), page) in positions.iter().zip(pages) {
-            if page.first() != Some(position) || page.last().is_some_and(is_recovering) {
+        for (((&partition, position), page), seen) in positions.iter().zip(pages).zip(seen) {
+            let is_lacking = |newest: &Change| page.len() <= PAGE && newest.version < seen;
+            let is_diverged = |newest| is_recovering(newest) || is_lacking(newest);
+            if page.first() != Some(position) || page.last().is_some_and(is_diverged) {
                 recorded.diverged.push(partition);
                 continue;
             }

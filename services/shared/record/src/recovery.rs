@@ -183,7 +183,8 @@ impl<T: Tables> Recorder<T> {
         // Held until the database has what only Redis has.
         let (transaction, mut positions) = positions::lock(&self.database, &[partition]).await?;
         let position = positions.remove(&partition).unwrap_or_default().version;
-        let last = newest.max(position);
+        // The process may have seen lost changes that were not recorded.
+        let last = newest.max(position).max(self.keyspace.states().newest(partition));
         let [begin, end] = [("recovering", 0), ("recovered", 1)].map(|(kind, number)| Change {
             version: last.in_next_epoch(number),
             text: about_the_journal(kind, partition),

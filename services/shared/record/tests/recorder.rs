@@ -218,6 +218,24 @@ async fn a_paused_recovery_writes_nothing_after_another_one() {
 }
 
 #[tokio::test]
+async fn a_loss_of_what_the_process_has_seen_is_recovered() {
+    let setup = Setup::new().await;
+    let keyspace = setup.keyspace();
+    let (states, partition) = (keyspace.states().clone(), Partition::new(1));
+    let recorder = setup.recorder_of(keyspace, |_| {});
+    recorder.run().await.unwrap();
+    // Lost before it was recorded, with two epochs that other processes began.
+    states.require(partition, "3-7".parse().unwrap());
+    recorder.run().await.unwrap();
+    assert!(states.is_closed(partition));
+    recorder.recover_lost().await.unwrap();
+    recorder.run().await.unwrap();
+    assert!(!states.is_closed(partition));
+    let newest = JOURNALS.newest(&setup.keyspace(), &[partition]).await.unwrap();
+    assert_eq!(newest[0].as_ref().unwrap().version, "4-1".parse().unwrap());
+}
+
+#[tokio::test]
 async fn a_partition_that_cannot_be_recorded_does_not_stop_the_others() {
     let setup = Setup::new().await;
     let keyspace = setup.keyspace();

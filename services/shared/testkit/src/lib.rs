@@ -25,7 +25,7 @@ pub use certificates::{Authority, Certificate, Files};
 pub use cluster::RedisCluster;
 pub use cost::{Cost, CostMeter};
 pub use port::free_port;
-pub use postgres_server::PostgresServer;
+pub use postgres_server::{PostgresServer, TableLocks};
 pub use process::Process;
 pub use redis;
 pub use redis_config::{ADMIN, password};

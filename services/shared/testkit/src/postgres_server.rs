@@ -7,7 +7,7 @@ use std::{
     fs,
     os::unix::process::CommandExt as _,
     path::PathBuf,
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -36,6 +36,9 @@ const SETTINGS: [&str; 11] = [
 /// The script that creates a role and a schema for each service with a database.
 const ROLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../deploy/postgresql/roles.sql");
 
+/// The name of the connections that hold locks.
+const LOCKS: &str = "locks of a test";
+
 /// The services with a database.
 const RECORDED: [&str; 3] = ["user", "relation", "post"];
 
@@ -49,6 +52,16 @@ pub struct PostgresServer {
     installation: Installation,
     directory: TempDir,
     running: Mutex<Option<ChildProcess>>,
+}
+
+/// Locks on tables. Dropping them ends their transaction.
+pub struct TableLocks(Child);
+
+impl Drop for TableLocks {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 impl PostgresServer {
@@ -111,6 +124,23 @@ impl PostgresServer {
         let output = self.psql(url).args(["--command", statements]).output().expect("start psql");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
         if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+    }
+
+    /// Locks tables in a transaction of a superuser, until the value is dropped. Waits until it has
+    /// the locks.
+    pub async fn lock_tables(&self, tables: &[String]) -> TableLocks {
+        let lock = format!("LOCK TABLE {}", tables.join(", "));
+        let mut psql = self.psql(&self.url());
+        psql.env("PGAPPNAME", LOCKS).args(["--command", "BEGIN", "--command", &lock]);
+        psql.args(["--command", "SELECT pg_sleep(600)"]);
+        psql.stdout(Stdio::null()).stderr(Stdio::null());
+        let locks = TableLocks(psql.spawn().expect("start psql"));
+        let sleeping = format!(
+            "SELECT 1 FROM pg_stat_activity WHERE application_name = '{LOCKS}' \
+             AND query LIKE '%pg_sleep%'"
+        );
+        eventually("the tables are locked", PATIENCE, async || self.sql(&sleeping) == "1").await;
+        locks
     }
 
     fn psql(&self, url: &str) -> Command {
@@ -228,7 +258,8 @@ impl PostgresServer {
         let _ = command.status();
     }
 
-    fn data(&self) -> PathBuf {
+    /// Returns the data directory.
+    pub fn data(&self) -> PathBuf {
         self.directory.path().join("data")
     }
 

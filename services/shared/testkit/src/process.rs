@@ -32,13 +32,21 @@ impl Process {
     /// server.
     pub async fn start_on(port: u16, program: &str, args: &[&str]) -> Self {
         let process = Self::spawn_on(port, program, args);
+        process.wait_until_serving().await;
+        process
+    }
+
+    /// Waits until its health is SERVING.
+    ///
+    /// # Panics
+    /// If it exits.
+    pub async fn wait_until_serving(&self) {
         eventually("the server is SERVING", PATIENCE, async || {
-            let status = process.running.exit_status();
-            assert!(status.is_none(), "{program} exited: {status:?}\n{}", process.log());
-            process.is_serving().await
+            let status = self.running.exit_status();
+            assert!(status.is_none(), "the server exited: {status:?}\n{}", self.log());
+            self.is_serving().await
         })
         .await;
-        process
     }
 
     /// Starts a program like [`Self::start`] without waiting.
@@ -47,11 +55,24 @@ impl Process {
     }
 
     fn spawn_on(port: u16, program: &str, args: &[&str]) -> Self {
+        let listen = format!("127.0.0.1:{port}");
+        Self::spawn_command(port, program, &[&["--listen", &listen], args].concat(), &[])
+    }
+
+    /// Starts a program with these arguments and environment variables, without waiting. The
+    /// arguments make it listen on the port.
+    pub fn spawn_command(
+        port: u16,
+        program: &str,
+        args: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
         let directory = TempDir::with_prefix("microblog-process-").expect("make a directory");
-        let listen = ["--listen".to_owned(), format!("127.0.0.1:{port}")];
-        let args: Vec<String> =
-            listen.into_iter().chain(args.iter().map(|&arg| arg.into())).collect();
-        let running = ChildProcess::start(program, &args, &directory.path().join("log"));
+        let args: Vec<String> = args.iter().map(|&arg| arg.into()).collect();
+        let log = directory.path().join("log");
+        let running = ChildProcess::start_with(program, &args, &log, "KILL", |command| {
+            command.envs(environment.iter().copied());
+        });
         Self { running, port, _directory: directory }
     }
 

@@ -96,6 +96,11 @@ impl RedisServer {
         self.port
     }
 
+    /// Returns the directory of its data and its log.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
     /// Returns the URL for a user of `deploy/redis/users.acl`.
     pub fn url(&self, user: &str) -> String {
         format!("redis://{}@127.0.0.1:{}", credentials(user), self.port)
@@ -124,11 +129,6 @@ impl RedisServer {
     pub async fn restart(&self) {
         self.kill();
         assert!(self.run().await, "redis-server does not start again:\n{}", self.log());
-    }
-
-    /// Returns the directory with its data.
-    pub fn directory(&self) -> &Path {
-        self.directory.path()
     }
 
     /// Deletes the data of a killed server. The node of a cluster stays in it.

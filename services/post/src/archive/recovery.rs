@@ -20,8 +20,9 @@ impl Archive {
     /// none.
     pub(crate) async fn newest_ids(&self, partition: Partition) -> Result<(u64, u64), Error> {
         const POST: &str = "SELECT COALESCE(MAX(id), 0) FROM posts WHERE id / 4 % 1024 = $1";
-        const COMMENT: &str = "SELECT COALESCE(MAX(id), 0) FROM comments WHERE post IN \
-            (SELECT id FROM posts WHERE id / 4 % 1024 = $1)";
+        // A join might read all comments.
+        const COMMENT: &str = "SELECT COALESCE(MAX((SELECT MAX(id) FROM comments \
+            WHERE post = posts.id)), 0) FROM posts WHERE id / 4 % 1024 = $1";
         let newest = |text| self.rows(of(text, partition), |row| read(row, 0));
         let (posts, comments) = futures::try_join!(newest(POST), newest(COMMENT))?;
         let post = posts.into_iter().max().unwrap_or_default();
@@ -88,10 +89,11 @@ impl Archive {
     /// Returns the reposts to or from posts of a partition that are on one side only: existing
     /// ones that are not on the list of an existing post, and ones on a list that do not exist.
     pub(crate) async fn one_sided(&self, partition: Partition) -> Result<Vec<Backlink>, Error> {
+        // Without the condition of their indexes, the columns would be searched in all posts.
         let unlisted = |column: &str, of: &str| {
             format!(
                 "SELECT repost.id, post.id FROM posts AS repost \
-                 JOIN posts AS post ON post.id = repost.{column} \
+                 JOIN posts AS post ON post.id = repost.{column} AND repost.{column} <> 0 \
                  WHERE {of}.id / 4 % 1024 = $1 AND repost.deleted = 0 AND post.deleted = 0 \
                  AND NOT EXISTS (SELECT 1 FROM reposts WHERE reposts.post = post.id \
                  AND reposts.member = repost.id AND reposts.ended = 0)"

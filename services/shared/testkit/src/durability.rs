@@ -10,7 +10,7 @@ use futures::{StreamExt as _, stream};
 use nix::unistd::{SysconfVar, sysconf};
 use tonic::transport::{Channel, Endpoint};
 
-use crate::{Database, PATIENCE, Process, RedisServer, eventually};
+use crate::{Database, PATIENCE, PostgresServer, Process, RedisServer, eventually};
 
 /// Calls of concurrent callers, and of one.
 const CALLS: u64 = 6_400;
@@ -18,6 +18,9 @@ const CALLS_ALONE: u64 = 640;
 
 /// Connections to the service.
 const CONNECTIONS: usize = 8;
+
+/// Settings with which PostgreSQL's commits are durable, as SQLite's are.
+const SYNCED: [&str; 1] = ["fsync=on"];
 
 /// How long the service is observed without calls.
 const IDLE: Duration = Duration::from_secs(10);
@@ -77,7 +80,7 @@ impl DurabilityBench {
         let database = match setting {
             DurabilitySetting { level: None, .. } => None,
             DurabilitySetting { is_embedded: true, .. } => Some(Database::sqlite()),
-            _ => Some(Database::postgres().await),
+            _ => Some(Database::Postgres(PostgresServer::start_with(&SYNCED).await)),
         };
         let (url, workers) = (redis.url(user), setting.workers.to_string());
         let mut all = vec!["--redis-url", &url, "--threads", &workers, "--log", "error"];

@@ -2,6 +2,9 @@
 //! deleted accounts. Inverse edges, indexes and mutuals follow from them.
 //!
 //! An edge that has ended keeps its row: the end is newer than what a copy of Redis may have.
+//!
+//! The journals of both accounts have the changes of an edge. If Redis loses one side before it was
+//! recorded, the row is written from the other one, from which the recovery then restores it.
 
 use std::{collections::BTreeMap, pin::pin, time::SystemTime};
 
@@ -108,12 +111,19 @@ async fn apply(
     replace: Replace,
 ) -> Result<(), sqlx::Error> {
     // The last change of an edge counts: a statement writes a row once.
-    let (mut edges, mut deletions) = (BTreeMap::new(), BTreeMap::new());
+    let (mut edges, mut inverse, mut deletions) =
+        (BTreeMap::new(), BTreeMap::<_, Change>::new(), BTreeMap::new());
     for change in changes {
         match JournalEntry::parse(&change.text) {
-            Some(JournalEntry::Edge(list, change)) => {
-                edges.insert((list as i64, change.edge), change);
-            }
+            Some(JournalEntry::Edge(list, change)) => match list.source() {
+                None => _ = edges.insert((list as i64, change.edge), change),
+                Some(source) => {
+                    let newest = inverse.entry((source as i64, change.edge)).or_insert(change);
+                    if newest.version < change.version {
+                        *newest = change;
+                    }
+                }
+            },
             Some(JournalEntry::Forget(user, stamp)) => {
                 deletions.entry(user).or_insert((stamp, false));
             }
@@ -132,8 +142,11 @@ async fn apply(
     for (user, _) in deletions.iter().filter(|(_, (_, is_done))| *is_done) {
         delete_mutes(transaction, *user).await?;
     }
-    let edges: Vec<_> = edges.into_iter().map(|((kind, _), edge)| (kind, edge)).collect();
-    upsert_edges(transaction, &edges, replace).await
+    let rows = |edges: BTreeMap<(i64, Edge), Change>| -> Vec<_> {
+        edges.into_iter().map(|((kind, _), edge)| (kind, edge)).collect()
+    };
+    upsert_edges(transaction, &rows(edges), replace).await?;
+    upsert_edges(transaction, &rows(inverse), Replace::Older).await
 }
 
 /// Returns whether an entry begins the journal, or an epoch of it.
@@ -213,7 +226,7 @@ async fn upsert_edges(
         // An end may have the version of its beginning.
         Replace::Older => {
             "WHERE edges.version < excluded.version \
-             OR edges.version = excluded.version AND edges.ended <= excluded.ended"
+             OR edges.version = excluded.version AND edges.ended < excluded.ended"
         }
     };
     for edges in edges.chunks(ROWS_MAX) {
@@ -409,8 +422,8 @@ impl Restore<'_> {
             differing.iter().zip(sources).filter(is_newest).map(|(differing, _)| differing);
         let newest: Vec<(Change, u64)> = newest.map(|(change, known)| (**change, *known)).collect();
         if list == List::Following {
-            let changes: Vec<Change> = newest.into_iter().map(|(change, _)| change).collect();
-            return Ok(self.store.project(&changes).await.map(|_| ())?);
+            let changes = newest.into_iter().map(|(change, _)| change).collect();
+            return Ok(self.store.restore_inverse(self.recovery, changes).await?);
         }
         for (change, known) in newest {
             if change.exists {

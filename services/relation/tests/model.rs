@@ -324,26 +324,33 @@ impl Case {
         }
     }
 
-    /// Checks that the journals, replayed, have the source edges of the lists with their versions.
+    /// Checks that the journals, replayed, have the edges of the lists with their versions.
     async fn journal_agrees(&self) -> Result<(), Error> {
         for &user in self.users.iter() {
-            let mut replayed = BTreeMap::new();
+            let mut replayed = BTreeMap::<_, (u64, bool)>::new();
             for entry in support::journal(&self.redis, user.partition()).await {
-                match entry {
-                    JournalEntry::Edge(list, change) if change.edge.from == user => {
-                        let version = change.exists.then_some(change.version);
-                        replayed.insert((list as u8, change.edge.to), version);
-                    }
-                    _ => {}
+                let JournalEntry::Edge(list, Change { edge, version, exists }) = entry else {
+                    continue;
+                };
+                let is_inverse = matches!(list, List::Followers | List::BlockedBy);
+                let (of, to) = if is_inverse { (edge.to, edge.from) } else { (edge.from, edge.to) };
+                if of != user {
+                    continue;
+                }
+                let newest = replayed.entry((list as u8, to)).or_default();
+                // Late changes of inverse edges have entries too.
+                if !is_inverse || newest.0 < version {
+                    *newest = (version, exists);
                 }
             }
-            for list in [List::Following, List::Blocks] {
+            for list in [List::Following, List::Followers, List::Blocks, List::BlockedBy] {
                 let page = self.store.page(list, user, None, None, 100).await?;
                 let stored: BTreeMap<_, _> =
                     page.entries.iter().map(|entry| (entry.member, entry.score)).collect();
                 let of_list = replayed.iter().filter(|((of, _), _)| *of == list as u8);
                 let replayed: BTreeMap<_, _> = of_list
-                    .filter_map(|((_, to), version)| Some((to.get(), (*version)?)))
+                    .filter(|(_, (_, exists))| *exists)
+                    .map(|((_, to), (version, _))| (to.get(), *version))
                     .collect();
                 assert_eq!(replayed, stored, "{list:?} of {user}");
             }

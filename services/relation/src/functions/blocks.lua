@@ -141,6 +141,7 @@ local function project_block(keys, args)
   if blocks and (tombstone_at >= number or known > number) or not blocks and known >= number then
     return { STALE, 0, 0, math.max(known, tombstone_at) }
   end
+  append_change(blocks and 'blocked' or 'unblocked', user, target, version)
   if not blocks then
     redis.call('ZREM', blocked_by, user)
     if tombstone_at < number then

@@ -309,8 +309,13 @@ fn bump_versions(conflicts: &[Conflict]) -> Call {
 // Returns the call for changes of one partition, ordered by target.
 fn project(changes: &[Change]) -> Call {
     let partition = changes[0].edge.to.partition();
-    let call =
-        Call::new("relation_project").key(keys::forgotten(partition)).key(keys::users(partition));
+    let call = Call::new("relation_project").journal(partition, keys::journal(partition));
+    with_targets(call.derived(), partition, changes)
+}
+
+/// Adds changes of one partition, ordered by target.
+pub(super) fn with_targets(call: Call, partition: Partition, changes: &[Change]) -> Call {
+    let call = call.key(keys::forgotten(partition)).key(keys::users(partition));
     changes.chunk_by(|a, b| a.edge.to == b.edge.to).fold(call, with_target)
 }
 

@@ -3,7 +3,7 @@
 use microblog_domain::{Partition, UserId};
 use microblog_keyspace::{Call, Error, Recovery, decode};
 
-use super::{CHUNK, Store};
+use super::{CHUNK, Store, follows::with_targets};
 use crate::{
     graph::{Change, List},
     keys,
@@ -47,6 +47,24 @@ impl Store {
             written.extend(changes.map(|(change, _)| *change));
         }
         Ok(written)
+    }
+
+    /// Writes inverse edges of a partition where Redis has older ones or none.
+    pub(crate) async fn restore_inverse(
+        &self,
+        recovery: Recovery,
+        mut changes: Vec<Change>,
+    ) -> Result<(), Error> {
+        changes.sort_by_key(|change| change.edge.to);
+        let chunks: Vec<&[Change]> = changes.chunks(CHUNK).collect();
+        let Recovery { partition, .. } = recovery;
+        let call = |chunk: &&[Change]| {
+            let call = Call::new("relation_restore_inverse");
+            let call = call.recovery(recovery, keys::journal(partition));
+            (partition, with_targets(call, partition, chunk))
+        };
+        let answers = self.call_in_batches(&chunks, |chunk| chunk.len(), call).await?;
+        answers.into_iter().try_for_each(|answer| decode::<(Vec<i64>, Vec<i64>)>(answer).map(drop))
     }
 }
 

@@ -71,9 +71,10 @@ local function register_change(name, callback, flag)
   end, flag)
 end
 
--- Registers a function of a recovery. Its last key is the journal, and its last argument the version
--- of the entry that began the recovery. Raises RECOVERING unless that is the newest entry: else
--- another recovery has begun since, as after a pause of the caller. Needs XREVRANGE.
+-- Registers a function of a recovery, whose changes are not appended. Its last key is the journal, and
+-- its last argument the version of the entry that began the recovery. Raises RECOVERING unless that is
+-- the newest entry: else another recovery has begun since, as after a pause of the caller. Needs
+-- XREVRANGE.
 local function register_recovery(name, callback, flag)
   register(name, function(keys, args)
     local version = table.remove(args)
@@ -81,6 +82,7 @@ local function register_recovery(name, callback, flag)
     if not newest or newest[1] ~= version then
       error({ err = 'RECOVERING another recovery has begun' })
     end
+    journal = { prefix = false }
     return callback(keys, args)
   end, flag)
 end

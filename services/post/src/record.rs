@@ -31,7 +31,7 @@ use crate::{
     keys,
     metrics::Metrics,
     post::{Counts, MadeByRequest},
-    record::restore::Restore,
+    record::{restore::Restore, rows::CountChanges},
     store::{JOURNALS, List, PostSet, Store, post_ids},
 };
 
@@ -219,20 +219,22 @@ impl PostTables {
             let posts = changes.posts_with_parts();
             changes.retain_parts_of(&rows::existing(transaction, &posts).await?);
         }
+        let mut counts = CountChanges::new();
         let comments: Vec<_> = changes.comments.iter().collect();
         for comments in comments.chunks(POSTS_AT_ONCE) {
             let read = comments.iter().map(|(post, ids)| self.store.comments(**post, ids));
             let read = future::try_join_all(read).await?;
-            rows::insert_comments(transaction, &read.concat()).await?;
+            rows::insert_comments(transaction, &read.concat(), &mut counts).await?;
         }
         let ends = changes.deleted_comments.iter();
         let ends: Vec<_> = ends.map(|(&(post, id), &stamp)| (post, id, stamp)).collect();
-        rows::delete_comments(transaction, &ends).await?;
+        rows::delete_comments(transaction, &ends, &mut counts).await?;
         for list in [ReactionList::Likes, ReactionList::Reposts] {
             let of_list = changes.reactions.values().filter(|reaction| reaction.list == list);
             let of_list: Vec<_> = of_list.copied().collect();
-            rows::write_reactions(transaction, list, &of_list, replace).await?;
+            rows::write_reactions(transaction, list, &of_list, replace, &mut counts).await?;
         }
+        rows::change_counts(transaction, &counts).await?;
         let ends: Vec<_> = changes.deleted_posts.into_iter().collect();
         rows::delete_posts(transaction, &ends).await?;
         rows::insert_requests(transaction, &changes.requests).await?;
@@ -337,10 +339,16 @@ impl PostTables {
             let with = found.iter().filter(move |post| count(&post.counts) > 0);
             with.map(|post| post.id).collect::<Vec<_>>()
         };
-        self.fill_reactions(transaction, ReactionList::Likes, with(|counts| counts.likes)).await?;
-        self.fill_reactions(transaction, ReactionList::Reposts, with(|counts| counts.reposts))
-            .await?;
-        self.fill_comments(transaction, with(|counts| counts.comments)).await
+        let mut counts = CountChanges::new();
+        for (list, posts) in [
+            (ReactionList::Likes, with(|counts| counts.likes)),
+            (ReactionList::Reposts, with(|counts| counts.reposts)),
+        ] {
+            self.fill_reactions(transaction, list, posts, &mut counts).await?;
+        }
+        let commented = with(|counts| counts.comments);
+        self.fill_comments(transaction, commented, &mut counts).await?;
+        Ok(rows::change_counts(transaction, &counts).await?)
     }
 
     // Returns the pages of a list of posts, in any order.
@@ -361,6 +369,7 @@ impl PostTables {
         transaction: &mut WriteTransaction,
         list: ReactionList,
         posts: Vec<PostId>,
+        counts: &mut CountChanges,
     ) -> Result<(), RecordError> {
         let of_store = match list {
             ReactionList::Likes => List::Likers,
@@ -381,7 +390,7 @@ impl PostTables {
             }
             if is_end || reactions.len() >= PAGE {
                 let read: Vec<_> = mem::take(&mut reactions).into_values().collect();
-                rows::write_reactions(transaction, list, &read, Replace::Older).await?;
+                rows::write_reactions(transaction, list, &read, Replace::Older, counts).await?;
             }
             if is_end {
                 return Ok(());
@@ -393,6 +402,7 @@ impl PostTables {
         &self,
         transaction: &mut WriteTransaction,
         posts: Vec<PostId>,
+        counts: &mut CountChanges,
     ) -> Result<(), RecordError> {
         let read = async |(post, page): (PostId, Vec<Entry>)| {
             let ids = page.iter().filter_map(|entry| CommentId::new(entry.member));
@@ -404,10 +414,10 @@ impl PostTables {
         while let Some(page) = lists.try_next().await? {
             comments.extend(page);
             if comments.len() >= PAGE {
-                rows::insert_comments(transaction, &mem::take(&mut comments)).await?;
+                rows::insert_comments(transaction, &mem::take(&mut comments), counts).await?;
             }
         }
-        Ok(rows::insert_comments(transaction, &comments).await?)
+        Ok(rows::insert_comments(transaction, &comments, counts).await?)
     }
 }
 

@@ -18,7 +18,7 @@ use microblog_testkit::{Topology, eventually, redis};
 use sqlx::{AnyConnection, Connection as _};
 use support::{
     FOLLOWING, PATIENCE, System,
-    database::{BLOCKS, Database, FOLLOWS, MUTES, databases},
+    database::{BLOCKS, Database, FOLLOWS, MUTES, Record as _},
     id, user,
 };
 use tonic::{Code, Status};
@@ -30,7 +30,7 @@ async fn mute(system: &System, user_id: u64, target_id: u64) {
 #[tokio::test]
 async fn changes_reach_the_database() {
     for (database, topology) in
-        databases().await.into_iter().zip([Topology::Single, Topology::Cluster])
+        Database::both().await.into_iter().zip([Topology::Single, Topology::Cluster])
     {
         let system = System::start_with(topology, &[&database.flag()]).await;
         let [one, two, three] = [id(1), id(2), id(3)];
@@ -72,7 +72,7 @@ async fn changes_reach_the_database() {
 
 #[tokio::test]
 async fn a_new_database_is_filled_with_what_there_is() {
-    for database in databases().await {
+    for database in Database::both().await {
         let system = System::start(Topology::Single).await;
         let targets: Vec<u64> = (2..1_200).map(id).collect();
         let follows: Vec<_> = targets.iter().map(|&target| (id(1), target)).collect();
@@ -109,7 +109,7 @@ async fn changes_wait_while_the_database_is_away() {
 
 #[tokio::test]
 async fn two_recorders_record_each_change_once() {
-    for database in databases().await {
+    for database in Database::both().await {
         let system = System::start_with(Topology::Single, &[&database.flag()]).await;
         system.another(&[&database.flag()]).await;
         let mut expected = Vec::new();
@@ -137,7 +137,7 @@ async fn lose_newest_change(system: &System) {
 
 #[tokio::test]
 async fn a_loss_of_recorded_changes_is_found_and_recovered() {
-    for database in databases().await {
+    for database in Database::both().await {
         let system = System::start_with(Topology::Single, &[&database.flag()]).await;
         system.follow(id(1), id(2)).await.unwrap();
         settle(&system, &database, 3).await;
@@ -375,7 +375,7 @@ async fn settle(system: &System, database: &Database, to: u64) {
 #[tokio::test]
 async fn an_empty_redis_is_restored_by_an_operator() {
     for (database, topology) in
-        databases().await.into_iter().zip([Topology::Cluster, Topology::Single])
+        Database::both().await.into_iter().zip([Topology::Cluster, Topology::Single])
     {
         let system = System::start_with(topology, &[&database.flag()]).await;
         graph(&system).await;
@@ -507,7 +507,7 @@ async fn other_data(source: RestoreSource, expected: &[u64]) {
 
 #[tokio::test]
 async fn another_database_is_not_filled_unless_an_operator_says_so() {
-    for (database, other) in databases().await.into_iter().zip(databases().await) {
+    for (database, other) in Database::both().await.into_iter().zip(Database::both().await) {
         let system = System::start_with(Topology::Single, &[&database.flag()]).await;
         settle(&system, &database, 2).await;
         let (client, _) = System::serve(&system.redis, Worker::ONLY, &[&other.flag()]).await;
@@ -528,7 +528,7 @@ async fn another_database_is_not_filled_unless_an_operator_says_so() {
 
 #[tokio::test]
 async fn an_older_copy_of_redis_is_recovered() {
-    for database in databases().await {
+    for database in Database::both().await {
         let system = System::start_with(Topology::Single, &[&database.flag()]).await;
         system.follow(id(1), id(2)).await.unwrap();
         settle(&system, &database, 3).await;
@@ -626,7 +626,7 @@ async fn is_repeated(is_merged: bool) {
 
 #[tokio::test]
 async fn a_database_from_an_older_copy_is_written_anew() {
-    for database in databases().await {
+    for database in Database::both().await {
         let system = System::start_with(Topology::Single, &[&database.flag()]).await;
         settle(&system, &database, 2).await;
         settle(&system, &database, 3).await;

@@ -34,7 +34,7 @@ use proptest::{
 use sqlx::{Row as _, any::AnyRow};
 use support::{
     PASSWORD, PATIENCE, System, assert_rejected, assert_valid, authenticate,
-    database::{Database, admin_of, recorder, stored},
+    database::{Database, Record as _, admin_of, recorder, stored},
     draft, login, register,
 };
 use tonic::Code;

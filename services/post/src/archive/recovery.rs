@@ -26,8 +26,9 @@ impl Archive {
     pub(crate) async fn newest_ids(&self, partition: Partition) -> Result<(u64, u64), Error> {
         const POST: &str = "SELECT COALESCE(MAX(id), 0) FROM posts \
             WHERE id / 4 % 1024 = $1 AND id BETWEEN 1 AND $2";
-        const COMMENT: &str = "SELECT COALESCE(MAX(id), 0) FROM comments WHERE post IN \
-            (SELECT id FROM posts WHERE id / 4 % 1024 = $1) AND id BETWEEN 1 AND $2";
+        // A join might read all comments.
+        const COMMENT: &str = "SELECT COALESCE(MAX((SELECT MAX(id) FROM comments \
+            WHERE post = posts.id AND id BETWEEN 1 AND $2)), 0) FROM posts WHERE id / 4 % 1024 = $1";
         // A greater one is damaged: it would stop the clock.
         let limit = number(Stamp::first_at(SystemTime::now() + AHEAD_MAX, partition).get());
         let newest = async |text| {
@@ -123,10 +124,11 @@ impl Archive {
         partition: Partition,
         damaged: &Damaged,
     ) -> Result<Vec<Backlink>, Error> {
+        // Without the condition of their indexes, the columns would be searched in all posts.
         let unlisted = |column: &str, of: &str| {
             format!(
                 "SELECT post.id AS post, repost.id AS member FROM posts AS repost \
-                 JOIN posts AS post ON post.id = repost.{column} \
+                 JOIN posts AS post ON post.id = repost.{column} AND repost.{column} <> 0 \
                  WHERE {of}.id / 4 % 1024 = $1 AND repost.deleted = 0 AND post.deleted = 0 \
                  AND NOT EXISTS (SELECT 1 FROM reposts WHERE reposts.post = post.id \
                  AND reposts.member = repost.id AND reposts.ended = 0)"

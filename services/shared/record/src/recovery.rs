@@ -85,8 +85,11 @@ impl<T: Tables> Recorder<T> {
     pub async fn begin_restore(&self, source: Source, force: bool) -> Result<Restore, RecordError> {
         self.identity().await?;
         let positions = positions::all(&self.database).await?;
-        if source == Source::Database && !force {
-            self.check_restorable().await?;
+        if source == Source::Database {
+            if !force {
+                self.check_restorable().await?;
+            }
+            self.database.analyze().await?;
         }
         Ok(Restore { source, positions })
     }

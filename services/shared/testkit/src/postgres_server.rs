@@ -50,6 +50,7 @@ const RECORDED: [&str; 3] = ["user", "relation", "post"];
 pub struct PostgresServer {
     port: u16,
     installation: Installation,
+    settings: &'static [&'static str],
     directory: TempDir,
     running: Mutex<Option<ChildProcess>>,
 }
@@ -67,10 +68,15 @@ impl Drop for TableLocks {
 impl PostgresServer {
     /// Starts a server with an empty database and waits until it answers.
     pub async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// Starts a server like [`Self::start`] with further settings: `name=value`.
+    pub async fn start_with(settings: &'static [&'static str]) -> Self {
         let installation = Installation::find();
         let mut log = String::new();
         for _ in 0..5 {
-            let server = Self::new(installation.clone());
+            let server = Self::new(installation.clone(), settings);
             // Another process may have taken the port; the server then exits at once.
             if server.run().await {
                 return server;
@@ -80,9 +86,10 @@ impl PostgresServer {
         panic!("PostgreSQL does not start:\n{log}");
     }
 
-    fn new(installation: Installation) -> Self {
+    fn new(installation: Installation, settings: &'static [&'static str]) -> Self {
         let directory = TempDir::with_prefix("microblog-postgres-").expect("make a directory");
-        let server = Self { port: free_port(), installation, directory, running: Mutex::default() };
+        let (port, running) = (free_port(), Mutex::default());
+        let server = Self { port, installation, settings, directory, running };
         server.init_data_dir();
         server
     }
@@ -218,7 +225,8 @@ impl PostgresServer {
     }
 
     fn spawn(&self) -> ChildProcess {
-        let settings = SETTINGS.iter().flat_map(|&setting| ["-c".to_owned(), setting.to_owned()]);
+        let settings = SETTINGS.iter().chain(self.settings);
+        let settings = settings.flat_map(|&setting| ["-c".to_owned(), setting.to_owned()]);
         let own = ["-D".to_owned(), self.data().display().to_string()];
         let port = ["-p".to_owned(), self.port.to_string()];
         let args: Vec<String> = own.into_iter().chain(port).chain(settings).collect();

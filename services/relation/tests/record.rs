@@ -512,6 +512,32 @@ async fn an_older_copy_of_redis_is_recovered() {
 }
 
 #[tokio::test]
+async fn a_loss_that_a_call_finds_is_recovered_by_a_process_that_has_not_seen_what_was_lost() {
+    for database in databases().await {
+        let system = System::start_without_jobs(Topology::Single).await;
+        let partition = user(1).partition();
+        support::open_journal(&system.redis, partition).await;
+        for target in 2..5 {
+            system.follow(id(1), id(target)).await.unwrap();
+        }
+        let key = format!("rel:{{{partition}}}:journal");
+        let mut admin = support::admin_of(&system.redis, &key).await;
+        let script = "redis.call('DEL', KEYS[1]) redis.call('XADD', KEYS[1], '1-0', 'c', 'opened')";
+        let lose = redis::cmd("EVAL").arg(script).arg(1).arg(&key).take();
+        let () = lose.query_async(&mut admin).await.unwrap();
+        let rejected = system.follow(id(1), id(5)).await;
+        support::assert_rejected(rejected, Code::Unavailable, ErrorReason::Recovering);
+        let _other = system.another(&[&database.flag()]).await;
+        eventually("the partition is recovered", PATIENCE, async || {
+            system.follow(id(1), id(5)).await.is_ok()
+        })
+        .await;
+        let follows = (2..6).map(|target| ((FOLLOWS, id(1), id(target)), true));
+        database.has(&follows.collect::<Vec<_>>()).await;
+    }
+}
+
+#[tokio::test]
 async fn an_interrupted_recovery_rejects_changes_and_is_repeated() {
     is_repeated(false).await;
     // It had written to the database what Redis alone had, and not yet the reverse.

@@ -6,8 +6,8 @@
 -- change: its kind, the ids of its subject, and a stamp, separated by spaces. It has no texts.
 --
 -- A partition without the stream has no journal, and its changes are not recorded. The stream always
--- keeps its newest entry. While that is `recovering <id> <stamp>`, the partition is being recovered,
--- or is to be. Such an entry begins an epoch, so its number is 0.
+-- keeps its newest entry. While that is `recovering …`, the partition is being recovered, or is to be.
+-- That entry begins an epoch: its number is 0.
 --
 -- What must hold:
 --   * a function that changes the state appends the change, or fails before it changes anything;
@@ -44,22 +44,22 @@ local function read_prefix()
   journal.prefix = newest and epoch .. '-*' or false
 end
 
--- Takes back an entry that the running call has appended to a journal that lacks what the caller has
--- seen. Redis does not give its number back, so the journal would soon have more entries than were
--- lost: `recovering` makes it reject all changes from now on. Raises RECOVERING.
+-- Takes back the entry that the running call has appended to a journal that lacks what the caller has
+-- seen, and raises RECOVERING. Redis does not give its number again, so the numbers would soon pass
+-- those that were lost. Therefore `recovering` makes the journal reject all changes from now on.
 -- Needs XADD and XDEL.
-local function take_back(version, entry)
+local function reject_appended(version, entry)
   redis.call('XDEL', journal.key, version)
   local lost = journal.epoch .. '-' .. integer(journal.number)
-  local recovering = 'recovering ' .. lost .. ' ' .. string.match(entry, '%d+$')
+  local recovering = table.concat({ 'recovering', lost, entry }, ' ')
   redis.call('XADD', journal.key, integer(journal.epoch + 1) .. '-0', 'c', recovering)
   reject_lost()
 end
 
--- Appends the first change of a call to the epoch that the caller has seen, and returns the version. That
--- this succeeds with a greater number than the caller has seen shows that the journal has what the
--- caller has seen, and is not being recovered: so it need not be read. An error is left to the
--- commands that follow: the journal has a later epoch. Raises RECOVERING.
+-- Appends the first change of a call to the epoch that the caller has seen, and returns its version.
+-- If the number is greater than the caller has seen, the journal lacks nothing that the caller has
+-- seen, and is not being recovered: so it need not be read. An error says that the journal has a
+-- later epoch, or else returns below. Raises RECOVERING. Needs XADD, XDEL and XREVRANGE.
 local function append_first(entry)
   local prefix = journal.epoch .. '-*'
   local version = redis.pcall('XADD', journal.key, 'NOMKSTREAM', prefix, 'c', entry)
@@ -69,7 +69,7 @@ local function append_first(entry)
     read_prefix()
     return redis.call('XADD', journal.key, journal.prefix, 'c', entry)
   elseif tonumber(string.sub(version, #prefix)) <= journal.number then
-    take_back(version, entry)
+    reject_appended(version, entry)
   end
   journal.prefix = prefix
   return version

@@ -12,6 +12,7 @@ mod certificates;
 mod child_process;
 mod cluster;
 mod cost;
+pub mod journal_cost;
 mod port;
 mod postgres_server;
 mod process;

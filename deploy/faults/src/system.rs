@@ -230,7 +230,7 @@ fn separate(redis: &Redis, database: &Database, ports: Ports) -> anyhow::Result<
     for (service, name, offset, peers) in [
         ("user", "microblog-user", 1, Vec::new()),
         ("relation", "microblog-relation", 2, Vec::new()),
-        ("timeline", "microblog-timeline", 4, to(&["relation"])),
+        ("timeline", "microblog-timeline", 4, to(&["relation", "post"])),
         ("post", "microblog-post", 3, to(&["timeline"])),
         ("gateway", "microblog-gateway", 0, gateway),
     ] {

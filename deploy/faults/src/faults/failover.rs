@@ -92,16 +92,19 @@ async fn fail_over(trial: &Trial) -> Result<()> {
     let (primary, replica) = trial.system.redis.pair()?;
     primary.kill();
     replica.resume();
-    eventually("the replica is promoted", PATIENCE, async || is_primary(replica).await).await;
+    eventually("the replica is promoted", PATIENCE, async || has_role(replica, "master").await)
+        .await;
     primary.restart().await;
-    eventually("the old primary is a replica", PATIENCE, async || !is_primary(primary).await).await;
+    eventually("the old primary is a replica", PATIENCE, async || has_role(primary, "slave").await)
+        .await;
     Ok(())
 }
 
-async fn is_primary(server: &RedisServer) -> bool {
-    let mut info = cmd("INFO");
-    let info = info.arg("replication").query_async(&mut server.admin().await).await;
-    info.is_ok_and(|info: String| info.contains("role:master"))
+/// Returns whether a server has a role. While the role changes, connections are closed.
+async fn has_role(server: &RedisServer, role: &str) -> bool {
+    let Ok(mut connection) = server.connect().await else { return false };
+    let info = cmd("INFO").arg("replication").query_async(&mut connection).await;
+    info.is_ok_and(|info: String| info.contains(&format!("role:{role}")))
 }
 
 /// Waits until calls succeed, and returns what was seen.

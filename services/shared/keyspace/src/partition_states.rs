@@ -47,11 +47,17 @@ struct Inner {
     is_database_mismatched: AtomicBool,
     newest: Box<[AtomicU64]>,
     is_closed: Box<[AtomicBool]>,
+    // How many times partitions were opened after a recovery, and of each the count then.
+    recoveries: AtomicU64,
+    recovered: Box<[AtomicU64]>,
 }
 
 /// A comparison of Redis with the database: of the connections that there were when it began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Comparison(u64);
+pub struct Comparison {
+    connections: u64,
+    recoveries: u64,
+}
 
 impl Default for PartitionStates {
     fn default() -> Self {
@@ -66,6 +72,8 @@ impl Default for PartitionStates {
             is_database_mismatched: AtomicBool::new(false),
             newest: Partition::all().map(|_| AtomicU64::new(0)).collect(),
             is_closed: Partition::all().map(|_| AtomicBool::new(false)).collect(),
+            recoveries: AtomicU64::new(0),
+            recovered: Partition::all().map(|_| AtomicU64::new(0)).collect(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -121,7 +129,7 @@ impl PartitionStates {
     /// Fails if a connection was made since a call was admitted: what it read may be from a Redis that
     /// has lost its data.
     pub(crate) fn confirm(&self, admitted: Comparison) -> Result<(), Error> {
-        if self.comparison() == admitted { Ok(()) } else { Err(unchecked()) }
+        if self.is_of_these_connections(admitted) { Ok(()) } else { Err(unchecked()) }
     }
 
     /// Notes that a connection failed, or that another server is the primary: the next connection may
@@ -161,7 +169,14 @@ impl PartitionStates {
 
     /// Begins a comparison. It counts unless a connection is made meanwhile.
     pub fn comparison(&self) -> Comparison {
-        Comparison(self.inner.connections.load(Ordering::Acquire))
+        Comparison {
+            connections: self.inner.connections.load(Ordering::Acquire),
+            recoveries: self.inner.recoveries.load(Ordering::Acquire),
+        }
+    }
+
+    fn is_of_these_connections(&self, comparison: Comparison) -> bool {
+        self.inner.connections.load(Ordering::Acquire) == comparison.connections
     }
 
     /// Makes calls wait for comparisons: there is a database that records Redis. Worker threads start
@@ -189,6 +204,7 @@ impl PartitionStates {
 
     /// Sets whether calls are accepted, and which partitions reject them, with [`Error::Recovering`],
     /// by a comparison. Without effect if a connection was made meanwhile. Returns whether it had one.
+    /// Partitions that were recovered meanwhile stay open.
     pub fn settle(
         &self,
         comparison: Comparison,
@@ -196,11 +212,14 @@ impl PartitionStates {
         partitions: impl IntoIterator<Item = (Partition, bool)>,
     ) -> bool {
         let _changing = lock(&self.inner.changing);
-        if self.comparison() != comparison {
+        if !self.is_of_these_connections(comparison) {
             return false;
         }
         for (partition, is_closed) in partitions {
-            self.set_closed(partition, is_closed);
+            let at = index(partition);
+            let recovered = self.inner.recovered[at].load(Ordering::Acquire);
+            let is_closed = is_closed && recovered <= comparison.recoveries;
+            self.inner.is_closed[at].store(is_closed, Ordering::Release);
         }
         self.inner.is_checked.store(true, Ordering::Release);
         self.inner.serving.store(state as u8, Ordering::Release);
@@ -222,9 +241,12 @@ impl PartitionStates {
         }
     }
 
-    /// Rejects calls to a partition, with [`Error::Recovering`], or accepts them again.
-    pub fn set_closed(&self, partition: Partition, is_closed: bool) {
-        self.inner.is_closed[index(partition)].store(is_closed, Ordering::Release);
+    /// Accepts calls to a partition again, after its recovery.
+    pub fn open_recovered(&self, partition: Partition) {
+        let _changing = lock(&self.inner.changing);
+        let count = self.inner.recoveries.fetch_add(1, Ordering::AcqRel) + 1;
+        self.inner.recovered[index(partition)].store(count, Ordering::Release);
+        self.inner.is_closed[index(partition)].store(false, Ordering::Release);
     }
 
     /// Returns whether calls to a partition are rejected because it lacks changes.
@@ -263,17 +285,31 @@ mod tests {
         let states = PartitionStates::default();
         let [one, two] = [1, 2].map(Partition::new);
         let check = |at| states.check(Some(at));
-        states.set_closed(one, true);
-        assert!(matches!(check(one), Err(Error::Recovering(_))));
-        assert!(check(two).is_ok() && states.check(None).is_ok());
         states.await_check();
         assert!(check(two).unwrap_err().is_unavailable());
+        states.settle(states.comparison(), ServingState::Open, [(one, true)]);
+        assert!(matches!(check(one), Err(Error::Recovering(_))));
+        assert!(check(two).is_ok() && states.check(None).is_ok());
         states.serve(states.comparison(), ServingState::Mismatched);
         assert!(matches!(states.check(None), Err(Error::Mismatched)));
         states.serve(states.comparison(), ServingState::Open);
         assert!(check(two).is_ok() && check(one).is_err());
-        states.set_closed(one, false);
+        states.open_recovered(one);
         assert!(check(one).is_ok());
+    }
+
+    #[test]
+    fn a_comparison_that_began_earlier_does_not_close_a_recovered_partition() {
+        let states = PartitionStates::default();
+        let partitions = [1, 2].map(Partition::new);
+        let earlier = states.comparison();
+        let lacking = partitions.map(|at| (at, true));
+        assert!(states.settle(earlier, ServingState::Open, lacking));
+        states.open_recovered(partitions[0]);
+        assert!(states.settle(earlier, ServingState::Open, lacking));
+        assert_eq!(partitions.map(|at| states.is_closed(at)), [false, true]);
+        assert!(states.settle(states.comparison(), ServingState::Open, lacking));
+        assert_eq!(partitions.map(|at| states.is_closed(at)), [true, true], "it began later");
     }
 
     #[test]

@@ -56,11 +56,13 @@ impl DivergenceMetrics {
 
 impl<T: Tables> Recorder<T> {
     /// Closes the partitions that lack changes, and marks them to be recovered; or closes the whole
-    /// keyspace, if an operator must decide. The states of partitions that could not be compared stay.
+    /// keyspace, if an operator must decide, as about `unopened` ones: what these had was lost before it
+    /// was recorded. The states of partitions that could not be compared stay.
     pub(crate) async fn settle(
         &self,
         comparison: Comparison,
         diverged: &[Partition],
+        unopened: &[Partition],
         failed: &BTreeSet<Partition>,
     ) -> Result<(), RecordError> {
         let states = self.keyspace.states();
@@ -74,7 +76,7 @@ impl<T: Tables> Recorder<T> {
             Divergence::Unrecorded => !is_any_known,
             Divergence::Foreign => true,
         };
-        let is_mismatched = kinds.iter().any(needs_operator);
+        let is_mismatched = !unopened.is_empty() || kinds.iter().any(needs_operator);
         self.divergence.mismatched[0].record(u64::from(is_mismatched));
         let state = if is_mismatched { ServingState::Mismatched } else { ServingState::Open };
         let partitions = compared.iter().map(|&at| (at, diverged.contains(&at)));

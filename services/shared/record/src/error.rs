@@ -131,9 +131,9 @@ pub enum RecordError {
     /// Redis has data of the partition that the record does not have.
     #[error("Redis is not empty in partition {0}, and is not the Redis of this record")]
     NotEmpty(Partition),
-    /// The database has nothing of the partition.
-    #[error("the database has no record of partition {0}")]
-    NotRecorded(Partition),
+    /// The database has recorded nothing.
+    #[error("the database has recorded nothing yet")]
+    NotRecorded,
     /// Redis is not the one that the database records.
     #[error("{0}: Redis is empty, or not the one of the database: run `microblog restore`")]
     RedisMismatch(&'static str),

@@ -163,7 +163,12 @@ impl<T: Tables> Recorder<T> {
         let is_new =
             |at: &&Partition| !positions.contains_key(at) && !failures.partitions.contains(at);
         let new: Vec<_> = all.iter().filter(is_new).copied().collect();
-        self.fill_new(comparison, &new, positions.is_empty()).await?;
+        self.check_database(comparison, &new).await?;
+        if positions.is_empty() {
+            // Filling takes long, and there is nothing to compare Redis with.
+            self.open_journals(&new).await?;
+            self.keyspace.states().serve(comparison, ServingState::Open);
+        }
         let states = self.keyspace.states();
         for (&partition, position) in &positions {
             states.require(partition, position.version);
@@ -178,10 +183,14 @@ impl<T: Tables> Recorder<T> {
         let behind: Vec<_> = positions.iter().filter(is_behind).map(|(&at, _)| at).collect();
         let diverged = self.record_behind(behind, &mut failures).await;
         newest.retain(|at, _| !diverged.contains(at));
+        let unopened = self.unopened(&new).await?;
+        self.settle(comparison, &diverged, &unopened, &failures.partitions).await?;
+        for partitions in new.chunks(FILLED_TOGETHER) {
+            self.fill(partitions).await?;
+        }
         if failures.first.is_none() {
             *self.complete() = (begun, Some(newest));
         }
-        self.settle(comparison, &diverged, &failures.partitions).await?;
         failures.first.map_or(Ok(()), Err)
     }
 
@@ -337,7 +346,7 @@ impl<T: Tables> Recorder<T> {
         Ok(recorded)
     }
 
-    // What was read is that of the changes only if Redis still has these.
+    // What was read of Redis is that of some changes only if Redis still has these.
     async fn check_not_lost(&self, ends: &[(Partition, Change)]) -> Result<(), RecordError> {
         let from: Vec<_> = ends.iter().map(|(partition, end)| (*partition, end.version)).collect();
         let pages = self.journals.pages(&self.keyspace, &from, 1).await?;
@@ -345,12 +354,11 @@ impl<T: Tables> Recorder<T> {
         lost.map_or(Ok(()), |(&(partition, _), _)| Err(RecordError::Lost(partition)))
     }
 
-    // Fills partitions that are not recorded, unless another database records them.
-    async fn fill_new(
+    // Fails if another database records partitions that this one does not.
+    async fn check_database(
         &self,
         comparison: Comparison,
         new: &[Partition],
-        is_empty: bool,
     ) -> Result<(), RecordError> {
         let identity = self.identity().await?;
         let known = self.journals.identities(&self.keyspace, new).await?;
@@ -363,32 +371,48 @@ impl<T: Tables> Recorder<T> {
             self.keyspace.states().serve(comparison, ServingState::Open);
             return Err(RecordError::DatabaseMismatch(self.name));
         }
-        if is_empty && !new.is_empty() {
-            // Filling may take long, and there is nothing to compare Redis with.
-            self.keyspace.states().serve(comparison, ServingState::Open);
-        }
-        for partitions in new.chunks(FILLED_TOGETHER) {
-            self.fill(partitions).await?;
-        }
         Ok(())
     }
 
-    // Opens the journals of partitions first: a change that the fill misses has an entry.
-    async fn fill(&self, partitions: &[Partition]) -> Result<(), RecordError> {
+    // Opens the journals of partitions, all before the first one is filled. So a partition that is
+    // neither filled nor opened, beside filled ones, has lost its data.
+    async fn open_journals(&self, partitions: &[Partition]) -> Result<(), RecordError> {
         let version = Version::default().in_next_epoch(0);
         for &partition in partitions {
             let opened = Change { version, text: about_the_journal("opened", partition) };
             // Nothing is appended to an existing journal.
             self.journals.append(&self.keyspace, partition, &opened).await?;
         }
+        let identity = self.identity().await?;
+        Ok(self.journals.set_identity(&self.keyspace, partitions, identity).await?)
+    }
+
+    // Returns those of some partitions that have no journal.
+    async fn unopened(&self, partitions: &[Partition]) -> Result<Vec<Partition>, keyspace::Error> {
         let newest = self.journals.newest(&self.keyspace, partitions).await?;
-        let positions = partitions.iter().copied().zip(newest);
-        let positions: Vec<_> = positions.filter_map(|(at, newest)| Some((at, newest?))).collect();
-        self.journals.set_identity(&self.keyspace, partitions, self.identity().await?).await?;
+        let unopened = partitions.iter().zip(newest).filter(|(_, newest)| newest.is_none());
+        Ok(unopened.map(|(&at, _)| at).collect())
+    }
+
+    /// Opens and fills a partition that was never recorded, with what Redis has.
+    pub(crate) async fn fill_unrecorded(&self, partition: Partition) -> Result<(), RecordError> {
+        self.open_journals(&[partition]).await?;
+        self.fill(&[partition]).await
+    }
+
+    // Fills partitions whose journals are open: a change that the fill misses has an entry.
+    async fn fill(&self, partitions: &[Partition]) -> Result<(), RecordError> {
+        let newest = self.journals.newest(&self.keyspace, partitions).await?;
+        let newest = partitions.iter().zip(newest);
+        let positions: Vec<_> = newest
+            .map(|(&at, newest)| Ok((at, newest.ok_or(RecordError::Lost(at))?)))
+            .collect::<Result<_, RecordError>>()?;
         let mut transaction = self.database.write("BEGIN", self.database.begin()).await?;
         // The first of several recorders fills a partition; the others wait for it here.
         let new = positions::insert(&mut transaction, &positions).await?;
         self.tables.fill(&mut transaction, &new).await?;
+        let filled: Vec<_> = positions.into_iter().filter(|(at, _)| new.contains(at)).collect();
+        self.check_not_lost(&filled).await?;
         Ok(self.database.write("INSERT journal_positions", transaction.commit()).await?)
     }
 

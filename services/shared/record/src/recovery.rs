@@ -65,7 +65,7 @@ impl<T: Tables> Recorder<T> {
             let holder = Uuid::new_v4().to_string();
             if self.journals.lease(&self.keyspace, partition, &holder, false).await? {
                 self.holding(partition, &holder, self.recover(partition)).await?;
-                self.keyspace.states().set_closed(partition, false);
+                self.keyspace.states().open_recovered(partition);
                 self.lost().remove(&partition);
             }
             Ok(())
@@ -92,6 +92,7 @@ impl<T: Tables> Recorder<T> {
 
     /// Restores a partition of one store from the other. May be repeated, also after a crash. Returns
     /// whether it was restored since the restore began, by any process; if not, the stores agreed.
+    /// A partition that was lost before it was ever recorded begins with what Redis has.
     pub async fn restore(
         &self,
         restore: &Restore,
@@ -100,8 +101,16 @@ impl<T: Tables> Recorder<T> {
         if restore.source == Source::Redis {
             return self.leased(partition, self.rewrite(partition)).await;
         }
+        if !restore.positions.contains_key(&partition) {
+            if restore.positions.is_empty() {
+                return Err(RecordError::NotRecorded);
+            }
+            tracing::warn!(%partition, "the database has never recorded this partition");
+            self.leased(partition, self.fill_unrecorded(partition)).await?;
+            return Ok(false);
+        }
         let is_recovered = self.leased(partition, self.recover(partition)).await?;
-        self.keyspace.states().set_closed(partition, false);
+        self.keyspace.states().open_recovered(partition);
         // Each recovery begins an epoch.
         let epoch = |change: &Change| change.version.epoch();
         let is_newer = |now: &Change| epoch(now) > epoch(&restore.position(partition));
@@ -110,7 +119,7 @@ impl<T: Tables> Recorder<T> {
 
     async fn position(&self, partition: Partition) -> Result<Change, RecordError> {
         let (_, positions) = positions::lock(&self.database, &[partition]).await?;
-        positions.into_values().next().ok_or(RecordError::NotRecorded(partition))
+        positions.into_values().next().ok_or(RecordError::NotRecorded)
     }
 
     // Records what a partition's journal has. Returns whether Redis lacks no recorded change.

@@ -65,7 +65,7 @@ fn status(error: RecordError) -> Status {
         RecordError::Contended(_) | RecordError::Lost(_) => status::recovering(),
         RecordError::Database(_)
         | RecordError::NotEmpty(_)
-        | RecordError::NotRecorded(_)
+        | RecordError::NotRecorded
         | RecordError::RedisMismatch(_)
         | RecordError::DatabaseMismatch(_) => {
             status::with_reason(Code::FailedPrecondition, ErrorReason::NotRestorable, text)

@@ -15,7 +15,7 @@ use microblog_keyspace::{
     self as keyspace, Call, Change, Journals, Keyspace, Library, Recovery, redis,
 };
 use microblog_record::{
-    Config, Database, Migration, POSITIONS, RecordError, Recorder, Replace, Tables, Work,
+    Config, Database, Migration, POSITIONS, RecordError, Recorder, Replace, Source, Tables, Work,
     WriteTransaction,
 };
 use microblog_testkit::{PostgresServer, RedisServer};
@@ -42,6 +42,8 @@ struct Losing {
     is_losing: Arc<AtomicBool>,
     /// What a recovery waits for before it writes, after it has said that it began.
     pause: Option<(Arc<Notify>, Arc<Notify>)>,
+    /// When Redis loses everything: while this partition is filled.
+    emptied_at: Option<Partition>,
 }
 
 impl Losing {
@@ -99,8 +101,15 @@ impl Tables for Losing {
         .boxed()
     }
 
-    fn fill<'a>(&'a self, _: &'a mut WriteTransaction, _: &'a [Partition]) -> Work<'a> {
-        async { Ok(()) }.boxed()
+    fn fill<'a>(&'a self, _: &'a mut WriteTransaction, partitions: &'a [Partition]) -> Work<'a> {
+        async {
+            if self.emptied_at.is_some_and(|at| partitions.contains(&at)) {
+                let mut admin = self.redis.admin().await;
+                let () = redis::cmd("FLUSHALL").query_async(&mut admin).await.unwrap();
+            }
+            Ok(())
+        }
+        .boxed()
     }
 }
 
@@ -154,6 +163,7 @@ impl Setup {
             keyspace: keyspace.ignoring_closed(),
             is_losing: Arc::default(),
             pause: None,
+            emptied_at: None,
         };
         losing(&mut tables);
         Recorder::new("test", self.database(), keyspace, JOURNALS, tables)
@@ -260,6 +270,28 @@ async fn a_partition_that_cannot_be_recorded_does_not_stop_the_others() {
     let writer: Option<String> =
         redis::cmd("GET").arg("rel:{2}:writer").query_async(&mut admin).await.unwrap();
     assert_eq!(writer.as_deref(), Some("other"));
+}
+
+#[tokio::test]
+async fn a_redis_that_is_lost_while_the_database_is_filled_is_not_the_truth() {
+    let setup = Setup::new().await;
+    let lost = Partition::new(40);
+    let done = setup.recorder(|tables| tables.emptied_at = Some(lost)).run().await;
+    assert!(matches!(done, Err(RecordError::Lost(at)) if at < lost), "{done:?}");
+
+    let keyspace = setup.keyspace();
+    let recorder = setup.recorder_of(keyspace.clone(), |_| {});
+    let done = recorder.run().await;
+    assert!(matches!(done, Err(RecordError::RedisMismatch(_))), "{done:?}");
+    let read = redis::cmd("GET").arg("rel:{1}:writer").take();
+    let rejected = keyspace.query::<Option<String>>(read.clone()).await;
+    assert!(matches!(rejected, Err(keyspace::Error::Mismatched)), "{rejected:?}");
+
+    let restore = recorder.begin_restore(Source::Database, false).await.unwrap();
+    let recorded = Partition::new(1);
+    assert!(recorder.restore(&restore, recorded).await.unwrap(), "from the database");
+    assert!(!recorder.restore(&restore, lost).await.unwrap(), "there is nothing to restore");
+    assert_eq!(recorder.record(&[recorded, lost]).await.unwrap().diverged, []);
 }
 
 #[tokio::test]

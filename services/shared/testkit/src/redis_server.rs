@@ -116,7 +116,8 @@ impl RedisServer {
         self.connect().await.expect("connect to redis-server")
     }
 
-    async fn connect(&self) -> RedisResult<MultiplexedConnection> {
+    /// Connects as the administrator.
+    pub async fn connect(&self) -> RedisResult<MultiplexedConnection> {
         connect(&self.admin_url()).await
     }
 

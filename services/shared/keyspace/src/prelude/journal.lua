@@ -58,8 +58,9 @@ end
 
 -- Appends the first change of a call to the epoch that the caller has seen, and returns its version.
 -- If the number is greater than the caller has seen, the journal lacks nothing that the caller has
--- seen, and is not being recovered: so it need not be read. An error says that the journal has a
--- later epoch, or else returns below. Raises RECOVERING. Needs XADD, XDEL and XREVRANGE.
+-- seen, and is not being recovered: so it need not be read. (Redis loses the newest entries, and
+-- their numbers with them.) An error says that the journal has a later epoch, or else returns below.
+-- Raises RECOVERING. Needs XADD, XDEL and XREVRANGE.
 local function append_first(entry)
   local prefix = journal.epoch .. '-*'
   local version = redis.pcall('XADD', journal.key, 'NOMKSTREAM', prefix, 'c', entry)

@@ -34,7 +34,7 @@ pub async fn print_journal_cost<S>(
                 change(&state, kind).await;
                 let time = server.function_time().await / CHANGES as f64;
                 let least = &mut least[usize::from(has_journals)];
-                *least = least.min(time);
+                *least = time.min(*least);
             }
         }
     }

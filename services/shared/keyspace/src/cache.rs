@@ -84,8 +84,6 @@ struct TrackedConnection<I, T> {
     connection: Multiplexed,
     entries: Arc<Mutex<Entries<I, T>>>,
     _guard: ConnectionGuard,
-    /// The number of pool resets when this connection was made.
-    resets: u64,
 }
 
 impl Keyspace {
@@ -333,20 +331,19 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
     }
 
     async fn connect(&self, server: &Server<I, T>) -> RedisResult<TrackedConnection<I, T>> {
-        let resets = self.pool.resets();
         let entries = Entries::new(self.kind, server.bytes_max, self.metrics.clone());
         let entries = Arc::new(Mutex::new(entries));
         let invalidated = entries.clone();
         let on_push = Box::new(move |message: Vec<Value>| lock(&invalidated).invalidate(&message));
         let connect = self.pool.endpoint().connect_tracking(server.node.as_ref(), on_push);
         let (connection, _guard) = self.connection_metrics.measure(connect).await?;
-        Ok(TrackedConnection { connection, entries, _guard, resets })
+        Ok(TrackedConnection { connection, entries, _guard })
     }
 }
 
 impl<I, T> TrackedConnection<I, T> {
     fn is_healthy(&self, pool: &SharedPool) -> bool {
-        !self.connection.is_closed() && self.resets == pool.resets()
+        pool.endpoint().is_current(&self.connection)
     }
 
     fn entries(&self) -> MutexGuard<'_, Entries<I, T>> {

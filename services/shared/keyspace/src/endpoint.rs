@@ -1,9 +1,8 @@
 //! The endpoint of an address: finds the primary and connects.
 
-use futures::{
-    FutureExt as _,
-    future::{BoxFuture, select_ok},
-};
+use std::{collections::HashMap, time::Duration};
+
+use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use microblog_files::HotReload;
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError,
@@ -19,6 +18,9 @@ use crate::{
     round_trip_metrics::ServerAddress,
     stream::Stream,
 };
+
+/// How long the answers of the other Sentinels are waited for after the first one.
+const SENTINELS_WAIT: Duration = Duration::from_millis(50);
 
 /// Connects to an address.
 pub(crate) struct Endpoint {
@@ -67,10 +69,21 @@ impl Endpoint {
         &self.server
     }
 
-    /// Notes that other servers are primaries than before.
+    /// Notes that other nodes of a cluster are primaries than before.
     pub(crate) fn primaries_changed(&self) {
         self.states.lost_connection();
         self.states.connected();
+    }
+
+    /// Discards all connections to the single server, or to the primary that the Sentinels reported:
+    /// it is a replica.
+    pub(crate) fn discard_connections(&self) {
+        self.states.primary_changed();
+    }
+
+    /// Returns whether a connection is open, and to the current primary.
+    pub(crate) fn is_current(&self, connection: &Multiplexed) -> bool {
+        !connection.is_closed() && connection.generation() == self.states.primary_generation()
     }
 
     /// Makes a multiplexed connection to a cluster node; without a node, to the single server or to
@@ -97,11 +110,11 @@ impl Endpoint {
         on_push: Option<PushHandler>,
     ) -> BoxFuture<'a, RedisResult<Multiplexed>> {
         let connect = async move {
-            let server = match node {
-                Some(node) => self.node(node)?,
-                None => self.primary().await?,
+            let (server, generation) = match node {
+                Some(node) => (self.node(node)?, self.states.primary_generation()),
+                None => self.current_primary().await?,
             };
-            self.open(&server, on_push).await
+            Ok(self.open(&server, on_push).await?.of_generation(generation))
         };
         // Boxed: with a TLS handshake in it, its type is too deep for the compiler.
         self.with_timeout(connect).boxed()
@@ -157,11 +170,20 @@ impl Endpoint {
 
     /// Returns the single server, or the primary that the Sentinels report.
     pub(crate) async fn primary(&self) -> RedisResult<ConnectionInfo> {
+        self.current_primary().await.map(|(server, _)| server)
+    }
+
+    /// Returns the single server, or the primary that the Sentinels report, with its generation.
+    async fn current_primary(&self) -> RedisResult<(ConnectionInfo, u64)> {
         let clients = self.clients.current();
         match &clients.kind {
-            Kind::Single(client) => Ok(client.get_connection_info().clone()),
+            Kind::Single(client) => {
+                Ok((client.get_connection_info().clone(), self.states.primary_generation()))
+            }
             Kind::Sentinel { sentinels, master } => {
-                self.node(&self.master(sentinels, master).await?)
+                let node = self.master(sentinels, master).await?;
+                let generation = self.states.found_primary(&format!("{}:{}", node.host, node.port));
+                Ok((self.node(&node)?, generation))
             }
             Kind::Cluster(_) => {
                 Err((ErrorKind::InvalidClientConfig, "a cluster has several primaries").into())
@@ -181,12 +203,38 @@ impl Endpoint {
             .set_response_timeout(None)
     }
 
-    // Asks all Sentinels concurrently, so that a dead or frozen one causes no delay.
+    // Asks all Sentinels concurrently, so that a dead or frozen one causes no delay. Of their answers,
+    // the one with the highest epoch counts: after a failover, the others report the old primary for a
+    // second, which may accept writes until it becomes a replica.
     async fn master(&self, sentinels: &[Client], name: &str) -> RedisResult<Node> {
         let config =
             self.connection_config().set_response_timeout(Some(self.options().timeout / 2));
-        let ask = |sentinel| Box::pin(ask_sentinel(sentinel, &config, name));
-        let (node, _others) = select_ok(sentinels.iter().map(ask)).await?;
+        let ask = |sentinel| ask_sentinel(sentinel, &config, name);
+        let mut answers: FuturesUnordered<_> = sentinels.iter().map(ask).collect();
+        let (mut newest, mut failure) = (None, None);
+        while let Some(answer) = answers.next().await {
+            match answer {
+                Ok(answer) => {
+                    newest = Some(answer);
+                    break;
+                }
+                Err(error) => failure = Some(error),
+            }
+        }
+        let Some((mut epoch, mut node)) = newest else {
+            let none = || (ErrorKind::InvalidClientConfig, "there is no Sentinel").into();
+            return Err(failure.unwrap_or_else(none));
+        };
+        let others = async {
+            while let Some(answer) = answers.next().await {
+                if let Ok(newer) = answer
+                    && newer.0 > epoch
+                {
+                    (epoch, node) = newer;
+                }
+            }
+        };
+        let _elapsed = tokio::time::timeout(SENTINELS_WAIT, others).await;
         Ok(node)
     }
 }
@@ -198,19 +246,26 @@ async fn connect(
     client.get_multiplexed_async_connection_with_config(config).await
 }
 
+// Returns the primary that a Sentinel reports, and the epoch of its configuration.
 async fn ask_sentinel(
     sentinel: &Client,
     config: &AsyncConnectionConfig,
     name: &str,
-) -> RedisResult<Node> {
+) -> RedisResult<(u64, Node)> {
     let mut connection = connect(sentinel, config).await?;
-    let mut command = redis::cmd("SENTINEL");
-    command.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
-    let reply: Option<(String, u16)> = command.query_async(&mut connection).await?;
-    reply.map(|(host, port)| Node { host, port }).ok_or_else(|| {
+    let mut state = redis::cmd("SENTINEL");
+    state.arg("MASTER").arg(name);
+    let state: HashMap<String, String> = state.query_async(&mut connection).await?;
+    let epoch = state.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or_default();
+    // Unlike the state, it has the new primary before a failover is complete.
+    let mut address = redis::cmd("SENTINEL");
+    address.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
+    let reply: Option<(String, u16)> = address.query_async(&mut connection).await?;
+    let (host, port) = reply.ok_or_else(|| {
         RedisError::from((
             ErrorKind::MasterNameNotFoundBySentinel,
             "the sentinel has no master of this name",
         ))
-    })
+    })?;
+    Ok((epoch, Node { host, port }))
 }

@@ -53,6 +53,8 @@ pub(crate) struct Replies {
 pub(crate) struct Multiplexed {
     shared: Arc<Shared>,
     _driver: Arc<AbortOnDropHandle<()>>,
+    /// Of the primary (see [`PartitionStates::primary_generation`]).
+    generation: u64,
 }
 
 #[derive(Default)]
@@ -137,7 +139,8 @@ impl Multiplexed {
     ) -> RedisResult<Self> {
         let shared = Arc::new(Shared::default());
         let driver = tokio::spawn(drive(stream, shared.clone(), silence_max, on_push));
-        let connection = Self { shared, _driver: Arc::new(AbortOnDropHandle::new(driver)) };
+        let driver = Arc::new(AbortOnDropHandle::new(driver));
+        let connection = Self { shared, _driver: driver, generation: 0 };
         if settings.db() != 0 {
             commands.push(redis::cmd("SELECT").arg(settings.db()).take());
         }
@@ -156,6 +159,16 @@ impl Multiplexed {
         if self.is_closed() {
             states.lost_connection();
         }
+    }
+
+    /// Sets the generation of the primary that it is a connection to.
+    pub(crate) fn of_generation(self, generation: u64) -> Self {
+        Self { generation, ..self }
+    }
+
+    /// Returns the generation of the primary that it is a connection to.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
     }
 
     /// Returns whether the connection is closed.

@@ -41,6 +41,9 @@ struct Inner {
     has_lost_connection: AtomicBool,
     // How many times connections were made again.
     connections: AtomicU64,
+    // The address of the primary that the Sentinels report, and how many times there was another one.
+    primary: Mutex<String>,
+    primaries: AtomicU64,
     // Serializes changes of `serving`, and of `is_closed` by comparisons.
     changing: Mutex<()>,
     changed: Notify,
@@ -67,6 +70,8 @@ impl Default for PartitionStates {
             is_checked: AtomicBool::new(false),
             has_lost_connection: AtomicBool::new(false),
             connections: AtomicU64::new(0),
+            primary: Mutex::default(),
+            primaries: AtomicU64::new(0),
             changing: Mutex::new(()),
             changed: Notify::new(),
             is_database_mismatched: AtomicBool::new(false),
@@ -130,6 +135,30 @@ impl PartitionStates {
     /// has lost its data.
     pub(crate) fn confirm(&self, admitted: Comparison) -> Result<(), Error> {
         if self.is_of_these_connections(admitted) { Ok(()) } else { Err(unchecked()) }
+    }
+
+    /// Notes the primary that the Sentinels report. Returns its generation.
+    pub(crate) fn found_primary(&self, address: &str) -> u64 {
+        let mut primary = lock(&self.inner.primary);
+        if *primary != address {
+            if !primary.is_empty() {
+                self.primary_changed();
+            }
+            address.clone_into(&mut primary);
+        }
+        self.primary_generation()
+    }
+
+    /// Notes that another server is the primary than before.
+    pub(crate) fn primary_changed(&self) {
+        self.inner.primaries.fetch_add(1, Ordering::AcqRel);
+        self.lost_connection();
+    }
+
+    /// Returns the generation of the primary. Connections of an earlier one must not be used: all
+    /// calls of the process must see the same server.
+    pub(crate) fn primary_generation(&self) -> u64 {
+        self.inner.primaries.load(Ordering::Acquire)
     }
 
     /// Notes that a connection failed, or that another server is the primary: the next connection may

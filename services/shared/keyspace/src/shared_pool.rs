@@ -167,14 +167,6 @@ impl SharedPool {
             server.reset(error);
         }
     }
-
-    /// Returns how many times the pool was reset because its server was not a primary.
-    pub(crate) fn resets(&self) -> u64 {
-        match &self.servers {
-            Servers::One(server) => server.resets(),
-            Servers::Cluster(_) => 0,
-        }
-    }
 }
 
 // READONLY: the primary has become a replica. A replica of a cluster replies MOVED.

@@ -124,15 +124,18 @@ async fn two_recorders_record_each_change_once() {
     }
 }
 
-/// Deletes the newest entry of the journal of account 1, which has the follow of account 3.
+/// Takes the journal of account 1 back to before its newest entry, which has the follow of account 3.
 async fn lose_newest_change(system: &System) {
     let key = format!("rel:{{{}}}:journal", user(1).partition());
     let mut admin = support::admin_of(&system.redis, &key).await;
-    let newest = support::journal_texts(&system.redis, user(1).partition()).await;
-    let (version, _) = newest.last().unwrap();
-    let delete = redis::cmd("XDEL").arg(&key).arg(version.to_string()).take();
-    let lost: u64 = delete.query_async(&mut admin).await.unwrap();
-    assert_eq!(lost, 1);
+    let entries = support::journal_texts(&system.redis, user(1).partition()).await;
+    let mut lose = redis::pipe();
+    // A deleted entry would leave its id behind.
+    lose.atomic().del(&key);
+    for (version, text) in &entries[..entries.len() - 1] {
+        lose.cmd("XADD").arg(&key).arg(version.to_string()).arg("c").arg(text);
+    }
+    lose.exec_async(&mut admin).await.unwrap();
 }
 
 #[tokio::test]
@@ -582,6 +585,32 @@ async fn an_older_copy_of_redis_is_recovered() {
         let blocks = &lists(&system, &[id(1)]).await[3].1;
         assert_eq!(support::ids(blocks), [id(6)]);
         settle(&system, &database, 7).await;
+    }
+}
+
+#[tokio::test]
+async fn a_loss_that_a_call_finds_is_recovered_by_a_process_that_has_not_seen_what_was_lost() {
+    for database in databases().await {
+        let system = System::start_without_jobs(Topology::Single).await;
+        let partition = user(1).partition();
+        support::open_journal(&system.redis, partition).await;
+        for target in 2..5 {
+            system.follow(id(1), id(target)).await.unwrap();
+        }
+        let key = format!("rel:{{{partition}}}:journal");
+        let mut admin = support::admin_of(&system.redis, &key).await;
+        let script = "redis.call('DEL', KEYS[1]) redis.call('XADD', KEYS[1], '1-0', 'c', 'opened')";
+        let lose = redis::cmd("EVAL").arg(script).arg(1).arg(&key).take();
+        let () = lose.query_async(&mut admin).await.unwrap();
+        let rejected = system.follow(id(1), id(5)).await;
+        support::assert_rejected(rejected, Code::Unavailable, ErrorReason::Recovering);
+        let _other = system.another(&[&database.flag()]).await;
+        eventually("the partition is recovered", PATIENCE, async || {
+            system.follow(id(1), id(5)).await.is_ok()
+        })
+        .await;
+        let follows = (2..6).map(|target| ((FOLLOWS, id(1), id(target)), true));
+        database.has(&follows.collect::<Vec<_>>()).await;
     }
 }
 

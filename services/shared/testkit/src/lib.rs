@@ -14,6 +14,7 @@ mod cluster;
 mod cost;
 mod database;
 mod durability;
+pub mod journal_cost;
 mod port;
 mod postgres_server;
 mod process;

@@ -153,16 +153,29 @@ impl RedisServer {
     /// name (`zadd`, `function|load`). Commands inside functions count, and so does the INFO of
     /// this method.
     pub async fn commandstats(&self) -> HashMap<String, u64> {
-        let info: String = redis::cmd("INFO")
-            .arg("commandstats")
-            .query_async(&mut self.admin().await)
-            .await
-            .expect("read commandstats");
+        let info = self.commandstats_text().await;
         let calls = |line: &str| {
             let (name, statistics) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
             Some((name.to_owned(), statistics.split(',').next()?.parse().ok()?))
         };
         info.lines().filter_map(calls).collect()
+    }
+
+    /// Returns the microseconds that the server has spent in functions since the start or the last
+    /// reset.
+    pub async fn function_time(&self) -> f64 {
+        let info = self.commandstats_text().await;
+        let time = |line: &str| {
+            let (_, statistics) = line.strip_prefix("cmdstat_fcall:")?.split_once("usec=")?;
+            statistics.split(',').next()?.parse().ok()
+        };
+        info.lines().find_map(time).unwrap_or(0.0)
+    }
+
+    async fn commandstats_text(&self) -> String {
+        let mut info = redis::cmd("INFO");
+        info.arg("commandstats");
+        info.query_async(&mut self.admin().await).await.expect("read commandstats")
     }
 
     /// Resets the statistics.

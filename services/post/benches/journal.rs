@@ -67,5 +67,5 @@ impl State {
 }
 
 fn user(n: u64) -> UserId {
-    UserId::new((60_000_000_000 + n / PARTITIONS) << 12 | n % PARTITIONS << 2).unwrap()
+    UserId::new((60_000_000_000 + n / PARTITIONS) << 12 | (n % PARTITIONS) << 2).unwrap()
 }

@@ -42,7 +42,7 @@ fn copies() -> Vec<Fault> {
             name: "redis-old-copy",
             injected: "the files of Redis are copied under load; later Redis is killed, and starts \
                        with the copy",
-            bites: "recovered partitions",
+            bites: "lost changes are found",
             setups: vec![
                 Setup::one(Level::Recorded),
                 Setup::five(StoreKind::Single, Level::Recorded),

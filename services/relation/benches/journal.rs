@@ -49,5 +49,5 @@ async fn change(store: &Store, kind: &str, n: u64) {
 }
 
 fn user(n: u64) -> UserId {
-    UserId::new((60_000_000_000 + n / PARTITIONS) << 12 | n % PARTITIONS << 2).unwrap()
+    UserId::new((60_000_000_000 + n / PARTITIONS) << 12 | (n % PARTITIONS) << 2).unwrap()
 }

@@ -226,7 +226,7 @@ async fn restore(system: &System, source: RestoreSource, force: bool) -> Result<
 
 #[tokio::test]
 async fn damaged_rows_are_named_and_left_out() {
-    for database in databases().await {
+    for database in Database::both().await {
         let system = System::start_with(Topology::Single, &[&database.flag()]).await;
         let [one, two, three, four, five, six] = [1, 2, 3, 4, 5, 6].map(id);
         for (from, to) in [(one, two), (two, one), (three, one), (four, one), (one, six)] {
@@ -590,7 +590,7 @@ async fn an_older_copy_of_redis_is_recovered() {
 
 #[tokio::test]
 async fn a_loss_that_a_call_finds_is_recovered_by_a_process_that_has_not_seen_what_was_lost() {
-    for database in databases().await {
+    for database in Database::both().await {
         let system = System::start_without_jobs(Topology::Single).await;
         let partition = user(1).partition();
         support::open_journal(&system.redis, partition).await;

@@ -72,10 +72,6 @@ async fn start(topology: Topology, database: &Database, flags: &[&str]) -> Syste
     system
 }
 
-async fn databases() -> [Database; 2] {
-    [Database::sqlite(), Database::postgres().await]
-}
-
 async fn update(system: &System, user_id: u64, bio: &str) {
     let changes = pb::ProfileChanges { bio: Some(bio.to_owned()), ..Default::default() };
     let request = pb::UpdateProfileRequest { user_id, changes: Some(changes) };
@@ -140,7 +136,7 @@ async fn journal_entries(redis: &Redis) -> Vec<String> {
 #[tokio::test]
 async fn changes_reach_the_database() {
     for (database, topology) in
-        databases().await.into_iter().zip([Topology::Single, Topology::Cluster])
+        Database::both().await.into_iter().zip([Topology::Single, Topology::Cluster])
     {
         let system = start(topology, &database, &[]).await;
         let mut ids = Vec::new();
@@ -204,7 +200,7 @@ async fn journals_have_neither_texts_nor_secrets() {
 
 #[tokio::test]
 async fn a_new_database_is_filled_with_what_there_is() {
-    for database in databases().await {
+    for database in Database::both().await {
         let system = System::start(Topology::Single).await;
         let mut ids = import(&system, (0..500).map(|i| format!("user{i}"))).await;
         let [bob, carl] =
@@ -272,7 +268,7 @@ fn damaged(partitions: &[RestoredPartition]) -> BTreeSet<(&str, &str)> {
 
 #[tokio::test]
 async fn damaged_rows_are_named_and_left_out() {
-    for database in databases().await {
+    for database in Database::both().await {
         let system = start(Topology::Single, &database, &[]).await;
         let names = ["ann", "bob", "carl", "dora", "eve", "fred", "gil", "hal"];
         let mut ids = Vec::new();
@@ -382,7 +378,7 @@ async fn roll_back(redis: &Redis, copy: &Copy, is_lost: impl Fn(u16) -> bool) {
 #[tokio::test]
 async fn an_empty_redis_is_restored() {
     for (database, topology) in
-        databases().await.into_iter().zip([Topology::Cluster, Topology::Single])
+        Database::both().await.into_iter().zip([Topology::Cluster, Topology::Single])
     {
         let system = start(topology, &database, &[]).await;
         let mut ids = Vec::new();
@@ -434,7 +430,7 @@ async fn an_empty_redis_is_restored() {
 
 #[tokio::test]
 async fn a_lost_partition_is_restored_and_its_names_are_not_given_away() {
-    for database in databases().await {
+    for database in Database::both().await {
         let system = start(Topology::Single, &database, &["--write-budget-ms=1000"]).await;
         let ids = import(&system, (0..50).map(|i| format!("user{i}"))).await;
         let ann = register(&system.client, "ann").await.id;
@@ -463,7 +459,7 @@ async fn a_lost_partition_is_restored_and_its_names_are_not_given_away() {
 
 #[tokio::test]
 async fn an_older_copy_of_redis_is_recovered() {
-    for database in databases().await {
+    for database in Database::both().await {
         let system = start(Topology::Single, &database, &[]).await;
         let mut ids = Vec::new();
         for name in ["ann", "bob", "carl", "dora", "eve"] {
@@ -528,7 +524,7 @@ async fn an_older_copy_of_redis_is_recovered() {
 #[tokio::test]
 async fn a_session_that_ended_before_a_loss_stays_ended_if_another_ended_after_it() {
     let redis = Redis::start(Topology::Single).await;
-    for database in databases().await {
+    for database in Database::both().await {
         cmd("FLUSHALL").exec_async(&mut redis.nodes()[0].admin().await).await.unwrap();
         let mut world = World::new(&redis, &database, Duration::ZERO).await;
         for step in [Step::Register(0), Step::Login(0), Step::Login(0), Step::Record] {
@@ -573,7 +569,7 @@ async fn a_name_goes_to_its_last_owner() {
 
 #[tokio::test]
 async fn a_database_from_an_older_copy_is_written_anew() {
-    for database in databases().await {
+    for database in Database::both().await {
         let system = start(Topology::Single, &database, &[]).await;
         let ann = register(&system.client, "ann").await.id;
         database.has(&system.redis, &[ann]).await;

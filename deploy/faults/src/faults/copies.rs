@@ -13,13 +13,13 @@ pub(super) async fn old_redis(trial: &mut Trial) -> Result<Bite> {
     let since = trial.load.shared.log.len();
     trial.system.redis.kill_and_change(|directory| copy.put_back(directory)).await?;
     trial.after().await;
-    let recovered = trial.system.logged("redis recovered from the database");
+    let found = trial.system.logged("redis lacks recorded changes");
     let log = &trial.load.shared.log;
     let (recovering, unknown) = (log.count("RECOVERING", since), log.unknown(since));
     let seen = format!(
-        "{recovered} recovered partitions, {recovering} calls RECOVERING, {unknown} unknown outcomes"
+        "lost changes, found {found} times, {recovering} calls RECOVERING, {unknown} unknown outcomes"
     );
-    Ok(Bite::seen_if(recovered > 0, seen))
+    Ok(Bite::seen_if(found > 0, seen))
 }
 
 /// The database is replaced by an older copy, and is written anew from Redis: Redis can then be

@@ -8,7 +8,11 @@ mod support;
 use microblog_domain::Partition;
 use microblog_proto::relation::EdgeList;
 use microblog_testkit::{Topology, eventually, redis};
-use support::{PATIENCE, System, database::Database, id, user};
+use support::{
+    PATIENCE, System,
+    database::{Database, Record as _},
+    id, user,
+};
 
 /// The keys of a partition with their values.
 type Copy = Vec<(String, Vec<u8>)>;

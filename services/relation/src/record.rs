@@ -21,7 +21,7 @@ use sqlx::{Row as _, any::AnyRow};
 use crate::{
     edge_saga::EdgeSaga,
     error::Error,
-    graph::{Change, Conflict, Edge, List},
+    graph::{Change, Edge, List},
     journal::JournalEntry,
     keys,
     store::{Store, ids},
@@ -427,24 +427,13 @@ impl Restore<'_> {
         };
         let newest =
             differing.iter().zip(sources).filter(is_newest).map(|(differing, _)| differing);
-        let newest: Vec<(Change, u64)> = newest.map(|(change, known)| (**change, *known)).collect();
+        let newest: Vec<Change> = newest.map(|(change, _)| **change).collect();
         if list == List::Following {
-            let changes = newest.into_iter().map(|(change, _)| change).collect();
-            return Ok(self.store.restore_inverse(self.recovery, changes).await?);
+            Ok(self.store.restore_inverse(self.recovery, newest).await?)
+        } else {
+            // A block also ends follows, which are changes: after the recovery.
+            Ok(self.store.requeue_blocks(&newest).await?)
         }
-        for (change, known) in newest {
-            if change.exists {
-                later(self.edges.reconcile_block(change.edge).await)?;
-                continue;
-            }
-            let conflict = Conflict { change: Change { version: 0, ..change }, known };
-            match self.store.bump_block_version(&conflict).await {
-                Ok(Some(end)) => later(self.edges.complete_block(&end, 0).await)?,
-                Ok(None) => {}
-                Err(error) => later::<()>(Err(error.into()))?,
-            }
-        }
-        Ok(())
     }
 }
 

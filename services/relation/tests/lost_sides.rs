@@ -5,8 +5,9 @@
 
 mod support;
 
+use microblog_chassis::status::reason_of;
 use microblog_domain::Partition;
-use microblog_proto::relation::EdgeList;
+use microblog_proto::{common::ErrorReason::BlockedByTarget, relation::EdgeList};
 use microblog_testkit::{Topology, eventually, redis};
 use support::{
     PATIENCE, System,
@@ -76,10 +77,18 @@ async fn loses(partition: Partition) {
     server.pause();
     system.follow(id(1), id(4)).await.unwrap();
     system.unfollow(id(1), id(2)).await.unwrap();
+    system.block(id(1), id(5)).await.unwrap();
     system.converges().await;
     put_back(&system, partition, &older).await;
     server.resume();
     both_sides_have(&system, &[4, 3]).await;
+    let blocks = support::list_for(id(1), EdgeList::Blocks, id(1), 100);
+    eventually("the block holds", PATIENCE, async || {
+        let is_listed = system.list(&blocks).await.is_ok_and(|page| page.edges.len() == 1);
+        let rejected = system.follow(id(5), id(1)).await;
+        is_listed && rejected.is_err_and(|status| reason_of(&status) == Some(BlockedByTarget))
+    })
+    .await;
     system.converges().await;
 }
 
@@ -91,6 +100,11 @@ async fn the_side_of_the_follower_is_restored() {
 #[tokio::test]
 async fn the_side_of_who_was_followed_is_restored() {
     loses(user(4).partition()).await;
+}
+
+#[tokio::test]
+async fn the_side_of_who_was_blocked_is_restored() {
+    loses(user(5).partition()).await;
 }
 
 #[tokio::test]

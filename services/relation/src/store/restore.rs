@@ -1,9 +1,9 @@
 //! Writes of recorded data to Redis, where it has lost them.
 
 use microblog_domain::{Partition, UserId};
-use microblog_keyspace::{Call, Error, Recovery, decode};
+use microblog_keyspace::{Batch, Call, Error, Recovery, decode, redis::cmd};
 
-use super::{CHUNK, Store, follows::with_targets};
+use super::{CHUNK, OutboxEntry, Store, follows::with_targets};
 use crate::{
     graph::{Change, List},
     keys,
@@ -47,6 +47,19 @@ impl Store {
             written.extend(changes.map(|(change, _)| *change));
         }
         Ok(written)
+    }
+
+    /// Adds blocks and ends of blocks to the outbox: their sagas are completed once more.
+    pub(crate) async fn requeue_blocks(&self, changes: &[Change]) -> Result<(), Error> {
+        let mut batch = Batch::with_capacity(changes.len());
+        for change in changes {
+            let partition = change.edge.from.partition();
+            let mut add = cmd("ZADD");
+            add.arg(keys::pending(partition)).arg("NX").arg(change.version);
+            batch.query(partition, add.arg(OutboxEntry::Block(change.edge).member()).take());
+        }
+        let added = self.keyspace.send(batch).await?;
+        added.into_iter().try_for_each(|added| decode::<u64>(added).map(drop))
     }
 
     /// Writes inverse edges of a partition where Redis has older ones or none.

@@ -154,12 +154,16 @@ impl Store {
         self.keyspace.call(call).await
     }
 
-    /// Removes posts from Redis that the archive has.
+    /// Removes posts from Redis that the archive has, or whose deletion it has.
     pub(crate) async fn drop_posts(&self, recovery: Recovery, ids: &[PostId]) -> Result<(), Error> {
-        let mut batch = Batch::with_capacity(ids.len());
+        let (mut batch, partition) = (Batch::with_capacity(ids.len()), recovery.partition);
         for &id in ids {
-            let drop = of(recovery, "post_recover_drop").key(keys::evictable(recovery.partition));
-            batch.call(recovery.partition, drop.keys(keys::of_post(id)).arg(id.get()));
+            let drop = of(recovery, "post_recover_drop")
+                .key(keys::evictable(partition))
+                .key(keys::outbox(partition))
+                .keys(keys::of_post(id))
+                .arg(id.get());
+            batch.call(partition, drop);
         }
         self.all_succeed(batch).await
     }

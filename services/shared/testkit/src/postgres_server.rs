@@ -138,7 +138,10 @@ impl PostgresServer {
     pub async fn lock_tables(&self, tables: &[String]) -> TableLocks {
         let lock = format!("LOCK TABLE {}", tables.join(", "));
         let mut psql = self.psql(&self.url());
-        psql.env("PGAPPNAME", LOCKS).args(["--command", "BEGIN", "--command", &lock]);
+        // Otherwise the server would sleep on after the end of psql.
+        psql.env("PGAPPNAME", LOCKS)
+            .args(["--command", "SET client_connection_check_interval = '100ms'"]);
+        psql.args(["--command", "BEGIN", "--command", &lock]);
         psql.args(["--command", "SELECT pg_sleep(600)"]);
         psql.stdout(Stdio::null()).stderr(Stdio::null());
         let locks = TableLocks(psql.spawn().expect("start psql"));

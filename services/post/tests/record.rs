@@ -401,6 +401,10 @@ async fn copy(system: &System) -> Vec<(String, Vec<u8>)> {
 
 async fn put_back(system: &System, copy: &[(String, Vec<u8>)]) {
     flush(system).await;
+    write(system, copy).await;
+}
+
+async fn write(system: &System, copy: &[(String, Vec<u8>)]) {
     let mut admin = system.redis.nodes()[0].admin().await;
     for (key, dump) in copy {
         let restore = redis::cmd("RESTORE").arg(key).arg(0).arg(dump).take();
@@ -494,6 +498,39 @@ async fn an_interrupted_recovery_is_repeated() {
     sweep(&aging).await;
     assert_eq!(seen(&aging, &posts).await, before);
     recover(&aging, Partition::all()).await;
+    aging.is_sound().await;
+}
+
+#[tokio::test]
+async fn a_repost_whose_deletion_was_lost_is_listed_again() {
+    let archives = ArchiveServer::start(Kind::Sqlite).await;
+    let aging = Aging::start(&archives, 5).await;
+    let system = &aging.system;
+    let target = system.create(AUTHOR, "target").await.unwrap().id;
+    let repost = system.repost(OTHER, target).await.unwrap().id;
+    let partition = support::post(repost).partition();
+    assert_ne!(partition, support::post(target).partition());
+    aging.archive().await;
+    let older = copy(system).await;
+    let prefix = format!("post:{{{partition}}}:");
+    let older: Vec<_> = older.into_iter().filter(|(key, _)| key.starts_with(&prefix)).collect();
+    let mut archive = connect(&aging.url).await;
+    system.delete(OTHER, repost).await.unwrap();
+    aging.archive().await;
+    // Only the post that it repeats still has it, and the record of that.
+    let row = format!(
+        "UPDATE posts SET deleted = 0, author = {OTHER}, root = {target}, reposted = {target} \
+         WHERE id = {repost}"
+    );
+    assert_eq!(execute(&mut archive, &row).await, 1);
+    let lost = copy(system).await.into_iter().map(|(key, _)| key);
+    let lost: Vec<_> = lost.filter(|key| key.starts_with(&prefix)).collect();
+    let mut admin = system.redis.nodes()[0].admin().await;
+    let () = redis::cmd("DEL").arg(lost).query_async(&mut admin).await.unwrap();
+    write(system, &older).await;
+    recover(&aging, [partition].into_iter()).await;
+    sweep(&aging).await;
+    assert_eq!(List::Reposts(target).whole(&system.client, 5).await, [repost]);
     aging.is_sound().await;
 }
 

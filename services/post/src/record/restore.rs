@@ -64,7 +64,7 @@ impl Restore<'_> {
         }
         self.requests().await?;
         let one_sided = self.archive.one_sided(self.partition, self.damaged).await?;
-        Ok(self.store.add_pending(&one_sided).await?)
+        Ok(self.store.add_pending(self.partition, &one_sided).await?)
     }
 
     async fn drop_posts(&self) -> Result<(), RecordError> {

@@ -264,11 +264,21 @@ impl Store {
         self.all_succeed(batch).await
     }
 
-    /// Adds reposts to `pending`: the sweeper notifies the posts of their current state.
-    pub(crate) async fn add_pending(&self, backlinks: &[Backlink]) -> Result<(), Error> {
-        let mut batch = Batch::with_capacity(backlinks.len());
+    /// Adds reposts to `pending`: the sweeper notifies the posts of their current state, also of that
+    /// of a repost whose deletion was lost.
+    pub(crate) async fn add_pending(
+        &self,
+        recovered: Partition,
+        backlinks: &[Backlink],
+    ) -> Result<(), Error> {
+        let mut batch = Batch::with_capacity(2 * backlinks.len());
         for backlink in backlinks {
             let partition = backlink.repost.partition();
+            if partition == recovered {
+                let mut remove = cmd("ZREM");
+                remove.arg(keys::repost_tombstones(backlink.target)).arg(backlink.repost.get());
+                batch.query(backlink.target.partition(), remove);
+            }
             let add = Call::new("post_add_to_set").key(keys::pending(partition));
             let version = backlink.repost.get();
             batch.call(partition, add.arg("NX").arg(version).arg(backlink.member()));

@@ -99,13 +99,27 @@ impl Findings {
         self.equal(&format!("followers of {id}"), &followers, &with(|other| &other.following));
         self.equal(&format!("following of {id}"), &following, &with(|other| &other.followers));
         let mutuals = following.intersection(&followers).count() as u64;
+        // Entries of lost accounts count, and are not listed.
+        let counted = |count: u64, shown: usize, party: &dyn Fn(&Subject) -> Option<u64>| {
+            let is_lost = |subject: &&Subject| party(subject).is_some_and(|id| !exists(&id));
+            let (lost, shown) = (model.subjects().filter(is_lost).count() as u64, shown as u64);
+            count.clamp(shown, shown + lost)
+        };
         let counts = &account.counts;
+        let followed = |subject: &Subject| match subject {
+            Subject::Follow(from, to) if *from == id => Some(*to),
+            _ => None,
+        };
+        let follower = |subject: &Subject| match subject {
+            Subject::Follow(from, to) if *to == id => Some(*from),
+            _ => None,
+        };
         self.equal(
             &format!("counts of following, followers, mutuals and posts of {id}"),
             &[counts.following, counts.followers, counts.mutuals, account.post_count],
             &[
-                account.following.len() as u64,
-                account.followers.len() as u64,
+                counted(counts.following, account.following.len(), &followed),
+                counted(counts.followers, account.followers.len(), &follower),
                 mutuals,
                 account.posts.len() as u64,
             ],
@@ -117,17 +131,22 @@ impl Findings {
         for post in &account.posts {
             let reposts = world.0.values().flat_map(|other| &other.posts);
             let reposts = reposts.filter(|other| other.root_id == post.id).count() as u64;
-            // Comments of lost accounts count, and are not listed.
-            let is_hidden = |subject: &&Subject| {
-                matches!(subject, Subject::Comment(of, text) if *of == post.id
-                    && model.commenters.get(text).is_some_and(|author| !exists(author)))
+            let liker = |subject: &Subject| match subject {
+                Subject::Like(user, of) if *of == post.id => Some(*user),
+                _ => None,
             };
-            let hidden = model.subjects().filter(is_hidden).count() as u64;
-            let (shown, count) = (post.comments.len() as u64, post.comment_count);
+            let commenter = |subject: &Subject| match subject {
+                Subject::Comment(of, text) if *of == post.id => model.commenters.get(text).copied(),
+                _ => None,
+            };
             self.equal(
                 &format!("counts of likes, comments and reposts of {}", post.id),
-                &[post.likes, count, post.reposts],
-                &[post.likers.len() as u64, count.clamp(shown, shown + hidden), reposts],
+                &[post.likes, post.comment_count, post.reposts],
+                &[
+                    counted(post.likes, post.likers.len(), &liker),
+                    counted(post.comment_count, post.comments.len(), &commenter),
+                    reposts,
+                ],
             );
             let likers = set(&post.likers).len();
             self.equal(&format!("distinct likers of {}", post.id), &likers, &post.likers.len());

@@ -28,6 +28,10 @@ const DATA: [&str; 2] = ["appendonlydir", "dump.rdb"];
 /// The bits of a version below its epoch.
 const VERSION_NUMBER_BITS: u32 = 40;
 
+/// Stalls of a busy machine are shorter. Sentinels do not promote a replica that was without its
+/// primary for ten times as long.
+const SENTINEL_DOWN_AFTER_MS: u32 = 4_000;
+
 /// How Redis runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -62,7 +66,7 @@ impl Redis {
             (Layout::One, _) => bail!("`microblog up` starts a single redis-server"),
             (Layout::Five, StoreKind::Single) => Self::Single(RedisServer::start().await),
             (Layout::Five, StoreKind::Sentinel) => {
-                Self::Sentinel(Sentinels::start_with_quick_failover().await)
+                Self::Sentinel(Sentinels::start_with_timeout(SENTINEL_DOWN_AFTER_MS).await)
             }
             (Layout::Five, StoreKind::Cluster) => Self::Cluster(RedisCluster::start(3, 1).await),
         })

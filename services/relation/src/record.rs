@@ -432,7 +432,7 @@ impl Restore<'_> {
             Ok(self.store.restore_inverse(self.recovery, newest).await?)
         } else {
             // A block also ends follows, which are changes: after the recovery.
-            Ok(self.store.requeue_blocks(&newest).await?)
+            Ok(self.store.restore_blocked(self.recovery, &newest).await?)
         }
     }
 }

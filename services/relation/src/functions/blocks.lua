@@ -192,6 +192,16 @@ local function remove(keys, args)
   return redis.call('ZREM', keys[2], args[3])
 end
 
+-- Writes the inverse side of a recorded block where Redis has an older one, or none. The saga of the
+-- block then ends the follows.
+--
+-- KEYS: of the target: blocked_by, unblocked. ARGV: user, version.
+local function restore_blocked(keys, args)
+  redis.call('ZADD', keys[1], 'GT', args[2], args[1])
+  return redis.call('ZREM', keys[2], args[1])
+end
+
+register_recovery('relation_restore_blocked', restore_blocked)
 register_change('relation_block', block, 'allow-oom')
 register_change('relation_unblock', unblock, 'allow-oom')
 register_change('relation_bump_block_version', bump_block_version, 'allow-oom')

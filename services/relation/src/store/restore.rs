@@ -49,17 +49,31 @@ impl Store {
         Ok(written)
     }
 
-    /// Adds blocks and ends of blocks to the outbox: their sagas are completed once more.
-    pub(crate) async fn requeue_blocks(&self, changes: &[Change]) -> Result<(), Error> {
-        let mut batch = Batch::with_capacity(changes.len());
+    /// Writes the inverse sides of blocks. Adds blocks and ends of blocks to the outbox: their sagas
+    /// are completed once more.
+    pub(crate) async fn restore_blocked(
+        &self,
+        recovery: Recovery,
+        changes: &[Change],
+    ) -> Result<(), Error> {
+        let mut batch = Batch::with_capacity(2 * changes.len());
         for change in changes {
-            let partition = change.edge.from.partition();
+            let (user, target) = (change.edge.from, change.edge.to);
+            if change.exists {
+                let call = Call::new("relation_restore_blocked")
+                    .recovery(recovery, keys::journal(recovery.partition))
+                    .key(keys::blocked_by(target))
+                    .key(keys::unblocked(target))
+                    .arg(user.get())
+                    .arg(change.version);
+                batch.call(recovery.partition, call);
+            }
             let mut add = cmd("ZADD");
-            add.arg(keys::pending(partition)).arg("NX").arg(change.version);
-            batch.query(partition, add.arg(OutboxEntry::Block(change.edge).member()).take());
+            add.arg(keys::pending(user.partition())).arg("NX").arg(change.version);
+            batch.query(user.partition(), add.arg(OutboxEntry::Block(change.edge).member()).take());
         }
-        let added = self.keyspace.send(batch).await?;
-        added.into_iter().try_for_each(|added| decode::<u64>(added).map(drop))
+        let answers = self.keyspace.send(batch).await?;
+        answers.into_iter().try_for_each(|answer| decode::<u64>(answer).map(drop))
     }
 
     /// Writes inverse edges of a partition where Redis has older ones or none.

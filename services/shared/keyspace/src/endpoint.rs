@@ -75,10 +75,15 @@ impl Endpoint {
         self.states.connected();
     }
 
-    /// Discards all connections to the single server, or to the primary that the Sentinels reported:
-    /// it is a replica.
-    pub(crate) fn discard_connections(&self) {
-        self.states.primary_changed();
+    /// Returns the generation of the primary.
+    pub(crate) fn generation(&self) -> u64 {
+        self.states.primary_generation()
+    }
+
+    /// Discards the connections of a generation to the single server, or to the primary that the
+    /// Sentinels reported: it is a replica.
+    pub(crate) fn discard_connections(&self, generation: u64) {
+        self.states.primary_changed(generation);
     }
 
     /// Returns whether a connection is open, and to the current primary.
@@ -181,9 +186,11 @@ impl Endpoint {
                 Ok((client.get_connection_info().clone(), self.states.primary_generation()))
             }
             Kind::Sentinel { sentinels, master } => {
-                let node = self.master(sentinels, master).await?;
-                let generation = self.states.found_primary(&format!("{}:{}", node.host, node.port));
-                Ok((self.node(&node)?, generation))
+                let Found { epoch, node, is_agreed } = self.master(sentinels, master).await?;
+                let address = format!("{}:{}", node.host, node.port);
+                let generation = self.states.found_primary(&address, epoch, is_agreed);
+                let late = (ErrorKind::Client, "the sentinels' configuration is old");
+                Ok((self.node(&node)?, generation.ok_or_else(|| RedisError::from(late))?))
             }
             Kind::Cluster(_) => {
                 Err((ErrorKind::InvalidClientConfig, "a cluster has several primaries").into())
@@ -203,40 +210,44 @@ impl Endpoint {
             .set_response_timeout(None)
     }
 
-    // Asks all Sentinels concurrently, so that a dead or frozen one causes no delay. Of their answers,
-    // the one with the highest epoch counts: after a failover, the others report the old primary for a
-    // second, which may accept writes until it becomes a replica.
-    async fn master(&self, sentinels: &[Client], name: &str) -> RedisResult<Node> {
+    // Asks all Sentinels concurrently, so that a dead or frozen one causes little delay. Of their
+    // answers, the one with the highest epoch counts: after a failover, the others report the old
+    // primary for a second, which may accept writes until it becomes a replica.
+    async fn master(&self, sentinels: &[Client], name: &str) -> RedisResult<Found> {
         let config =
             self.connection_config().set_response_timeout(Some(self.options().timeout / 2));
         let ask = |sentinel| ask_sentinel(sentinel, &config, name);
         let mut answers: FuturesUnordered<_> = sentinels.iter().map(ask).collect();
-        let (mut newest, mut failure) = (None, None);
-        while let Some(answer) = answers.next().await {
+        let (mut found, mut failure) = (Vec::new(), None);
+        while found.is_empty()
+            && let Some(answer) = answers.next().await
+        {
             match answer {
-                Ok(answer) => {
-                    newest = Some(answer);
-                    break;
-                }
+                Ok(answer) => found.push(answer),
                 Err(error) => failure = Some(error),
             }
         }
-        let Some((mut epoch, mut node)) = newest else {
-            let none = || (ErrorKind::InvalidClientConfig, "there is no Sentinel").into();
-            return Err(failure.unwrap_or_else(none));
-        };
         let others = async {
             while let Some(answer) = answers.next().await {
-                if let Ok(newer) = answer
-                    && newer.0 > epoch
-                {
-                    (epoch, node) = newer;
-                }
+                found.extend(answer.ok());
             }
         };
         let _elapsed = tokio::time::timeout(SENTINELS_WAIT, others).await;
-        Ok(node)
+        let is_agreed = found.len() == sentinels.len() && found.windows(2).all(|w| w[0] == w[1]);
+        let newest = found.into_iter().max_by_key(|(epoch, _)| *epoch);
+        let none = || (ErrorKind::InvalidClientConfig, "there is no Sentinel").into();
+        let (epoch, node) = newest.ok_or_else(|| failure.unwrap_or_else(none))?;
+        Ok(Found { epoch, node, is_agreed })
     }
+}
+
+/// The primary that Sentinels report.
+struct Found {
+    /// The epoch of their configuration.
+    epoch: u64,
+    node: Node,
+    /// Whether all of them answered, and alike.
+    is_agreed: bool,
 }
 
 async fn connect(
@@ -255,7 +266,9 @@ async fn ask_sentinel(
     let mut connection = connect(sentinel, config).await?;
     let mut state = redis::cmd("SENTINEL");
     state.arg("MASTER").arg(name);
-    let state: HashMap<String, String> = state.query_async(&mut connection).await?;
+    // Fails if it has no such master.
+    let state = state.query_async::<HashMap<String, String>>(&mut connection).await;
+    let state = state.unwrap_or_default();
     let epoch = state.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or_default();
     // Unlike the state, it has the new primary before a failover is complete.
     let mut address = redis::cmd("SENTINEL");

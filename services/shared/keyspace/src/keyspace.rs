@@ -314,6 +314,7 @@ impl Inner {
     // Checks that the server is a primary. A replica replies and has the library, but rejects every
     // write.
     async fn check_role(&self) -> Result<(), Error> {
+        let generation = self.shared.endpoint().generation();
         let reply = check(self.shared.command(redis::cmd("ROLE"), None).await?);
         let role = match reply {
             // A Redis user from an older deployment lacks ROLE. A write detects a replica too.
@@ -327,7 +328,7 @@ impl Inner {
             _ => {
                 let error: RedisError =
                     (ServerErrorKind::ReadOnly.into(), "the server is not a primary").into();
-                self.shared.reset(error.clone());
+                self.shared.reset(generation, error.clone());
                 Err(error.into())
             }
         }

@@ -41,8 +41,9 @@ struct Inner {
     has_lost_connection: AtomicBool,
     // How many times connections were made again.
     connections: AtomicU64,
-    // The address of the primary that the Sentinels report, and how many times there was another one.
-    primary: Mutex<String>,
+    // The address of the primary that the Sentinels report, with the epoch of their configuration, and
+    // how many times there was another one.
+    primary: Mutex<(String, u64)>,
     primaries: AtomicU64,
     // Serializes changes of `serving`, and of `is_closed` by comparisons.
     changing: Mutex<()>,
@@ -137,22 +138,30 @@ impl PartitionStates {
         if self.is_of_these_connections(admitted) { Ok(()) } else { Err(unchecked()) }
     }
 
-    /// Notes the primary that the Sentinels report. Returns its generation.
-    pub(crate) fn found_primary(&self, address: &str) -> u64 {
+    /// Notes the primary that the Sentinels report, with the epoch of their configuration. Returns its
+    /// generation; `None` if a newer configuration is known: a Sentinel is late, or cut off. If all of
+    /// them agree, they were configured anew.
+    pub(crate) fn found_primary(&self, address: &str, epoch: u64, is_agreed: bool) -> Option<u64> {
         let mut primary = lock(&self.inner.primary);
-        if *primary != address {
-            if !primary.is_empty() {
-                self.primary_changed();
-            }
-            address.clone_into(&mut primary);
+        let (known, known_epoch) = &*primary;
+        if epoch < *known_epoch && !is_agreed {
+            return None;
         }
-        self.primary_generation()
+        if known != address && !known.is_empty() {
+            self.primary_changed(self.primary_generation());
+        }
+        *primary = (address.to_owned(), epoch);
+        Some(self.primary_generation())
     }
 
-    /// Notes that another server is the primary than before.
-    pub(crate) fn primary_changed(&self) {
-        self.inner.primaries.fetch_add(1, Ordering::AcqRel);
-        self.lost_connection();
+    /// Notes that another server is the primary than that of a generation, unless that is known.
+    pub(crate) fn primary_changed(&self, generation: u64) {
+        let primaries = &self.inner.primaries;
+        let next = generation + 1;
+        if primaries.compare_exchange(generation, next, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        {
+            self.lost_connection();
+        }
     }
 
     /// Returns the generation of the primary. Connections of an earlier one must not be used: all

@@ -153,10 +153,10 @@ impl ServerPool {
         Ok(attempt)
     }
 
-    /// Discards all connections, and connects again after the backoff.
-    pub(crate) fn reset(&self, error: RedisError) {
+    /// Discards the connections of a generation, and connects again after the backoff.
+    pub(crate) fn reset(&self, generation: u64, error: RedisError) {
         let mut state = lock(&self.shared.state);
-        self.shared.options.endpoint.discard_connections();
+        self.shared.options.endpoint.discard_connections(generation);
         state.failure = Some((Instant::now(), error));
     }
 }

@@ -81,9 +81,14 @@ impl Error {
         self.database_code().unwrap_or(other.into())
     }
 
+    /// Returns whether PostgreSQL has stopped the transaction for another one, in a deadlock.
+    pub(crate) fn is_conflict(&self) -> bool {
+        self.database_code().is_some_and(|code| code == "40P01")
+    }
+
     /// Returns whether an immediate retry is pointless: the database is unavailable.
     pub fn is_unavailable(&self) -> bool {
-        matches!(self, Self::Unavailable(_) | Self::Missing)
+        matches!(self, Self::Unavailable(_) | Self::Missing) && !self.is_conflict()
     }
 }
 

@@ -1,5 +1,5 @@
-//! The positions of a recorder: the newest recorded entry of the journal of each partition. Each
-//! writer of a partition's rows locks its position first.
+//! The positions of a recorder: the newest recorded entry of the journal of each partition. A writer
+//! of a partition's journal to the database locks its position first.
 
 use std::collections::BTreeMap;
 

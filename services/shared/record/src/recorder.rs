@@ -2,7 +2,9 @@
 //!
 //! A step locks the positions of some partitions, reads their journals from there, and writes the
 //! changes and the new positions in one transaction. Any number of processes may run steps at once:
-//! the locks order them. Partitions are locked in ascending order, so that steps do not deadlock.
+//! the locks order them. Partitions are locked in ascending order, so that their locks do not
+//! deadlock. Rows may: some are written for two partitions. The database then stops a step, which is
+//! repeated.
 //!
 //! What must hold:
 //!   * a change is written exactly once, after all earlier ones of its partition;
@@ -42,6 +44,9 @@ const RETAINED: u64 = 100;
 /// The most entries of a journal that wait for the database: about 60 bytes each. The oldest ones
 /// beyond are dropped, and the partition is written anew when the database is back.
 const WAITING_MAX: u64 = 20_000;
+
+/// How often a step, or a recovery, runs that the database stops for another one.
+pub(crate) const ATTEMPTS_MAX: usize = 5;
 
 /// How soon a failed comparison is repeated for the calls that wait for it.
 const COMPARISON_RETRY: Duration = Duration::from_millis(200);
@@ -167,6 +172,10 @@ impl<T: Tables> Recorder<T> {
         let new: Vec<_> = all.iter().filter(is_new).copied().collect();
         self.check_database(comparison, &new).await?;
         if positions.is_empty() {
+            if let Some(error) = failures.first {
+                // All journals are opened before the first partition is filled.
+                return Err(error);
+            }
             // Filling takes long, and there is nothing to compare Redis with.
             self.open_journals(&new).await?;
             self.keyspace.states().serve(comparison, ServingState::Open);
@@ -307,8 +316,19 @@ impl<T: Tables> Recorder<T> {
         Ok(recorded)
     }
 
-    /// Records changes like [`Self::record`], and leaves the journals as they are.
+    /// Records changes like [`Self::record`], and leaves the journals as they are. Repeats what another
+    /// transaction stopped: rows of an edge are written for both of its partitions.
     pub(crate) async fn commit(&self, partitions: &[Partition]) -> Result<Recorded, RecordError> {
+        for _ in 1..ATTEMPTS_MAX {
+            match self.try_commit(partitions).await {
+                Err(RecordError::Database(error)) if error.is_conflict() => {}
+                done => return done,
+            }
+        }
+        self.try_commit(partitions).await
+    }
+
+    async fn try_commit(&self, partitions: &[Partition]) -> Result<Recorded, RecordError> {
         let (mut transaction, positions) = positions::lock(&self.database, partitions).await?;
         let from: Vec<_> =
             positions.iter().map(|(&partition, at)| (partition, at.version)).collect();

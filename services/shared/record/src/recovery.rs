@@ -19,7 +19,7 @@ use uuid::Uuid;
 use crate::{
     Damaged, RecordError, Replace, Tables, WriteTransaction, damaged,
     positions::{self, Positions},
-    recorder::{PAGE, Recorder, about_the_journal, is_recovering},
+    recorder::{ATTEMPTS_MAX, PAGE, Recorder, about_the_journal, is_recovering},
 };
 
 /// The partitions that a process recovers at once.
@@ -195,6 +195,16 @@ impl<T: Tables> Recorder<T> {
     /// If the database is older than what Redis has, as after it was restored from a copy, the
     /// partition is written to it anew.
     async fn recover(&self, partition: Partition, again: bool) -> Result<bool, RecordError> {
+        for _ in 1..ATTEMPTS_MAX {
+            match self.try_recover(partition, again).await {
+                Err(RecordError::Database(error)) if error.is_conflict() => {}
+                done => return done,
+            }
+        }
+        self.try_recover(partition, again).await
+    }
+
+    async fn try_recover(&self, partition: Partition, again: bool) -> Result<bool, RecordError> {
         // A partition that is behind has lost nothing; another process may have recovered it.
         if self.is_recorded(partition).await? && !again {
             return Ok(false);

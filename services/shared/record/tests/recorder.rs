@@ -5,7 +5,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use clap::Parser as _;
@@ -44,6 +44,8 @@ struct Losing {
     pause: Option<(Arc<Notify>, Arc<Notify>)>,
     /// When Redis loses everything: while this partition is filled.
     emptied_at: Option<Partition>,
+    /// How often PostgreSQL stops a transaction for another one.
+    deadlocks: AtomicUsize,
 }
 
 impl Losing {
@@ -67,11 +69,16 @@ impl Tables for Losing {
 
     fn apply<'a>(
         &'a self,
-        _: &'a mut WriteTransaction,
+        transaction: &'a mut WriteTransaction,
         changes: &'a [Change],
         _: Replace,
     ) -> Work<'a> {
         async {
+            let less = |count: usize| count.checked_sub(1);
+            if self.deadlocks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok() {
+                let deadlock = "DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40P01'; END $$";
+                sqlx::raw_sql(deadlock).execute(&mut **transaction).await?;
+            }
             if changes.iter().any(|change| change.text == "poison") {
                 return Err(microblog_record::Error::Malformed("poison").into());
             }
@@ -164,6 +171,7 @@ impl Setup {
             is_losing: Arc::default(),
             pause: None,
             emptied_at: None,
+            deadlocks: AtomicUsize::new(0),
         };
         losing(&mut tables);
         Recorder::new("test", self.database(), keyspace, JOURNALS, tables)
@@ -270,6 +278,20 @@ async fn a_partition_that_cannot_be_recorded_does_not_stop_the_others() {
     let writer: Option<String> =
         redis::cmd("GET").arg("rel:{2}:writer").query_async(&mut admin).await.unwrap();
     assert_eq!(writer.as_deref(), Some("other"));
+}
+
+#[tokio::test]
+async fn a_step_that_the_database_stops_for_another_one_is_repeated() {
+    let postgres = PostgresServer::start().await;
+    let setup = Setup::with(postgres.url()).await;
+    let (keyspace, partition) = (setup.keyspace(), Partition::new(1));
+    let recorder = setup.recorder(|tables| tables.deadlocks = AtomicUsize::new(3));
+    recorder.run().await.unwrap();
+    let change = Change { version: "1-1".parse().unwrap(), text: "change".to_owned() };
+    assert!(JOURNALS.append(&keyspace, partition, &change).await.unwrap());
+    recorder.run().await.unwrap();
+    let recorded = recorder.record(&[partition]).await.unwrap();
+    assert_eq!(recorded.pages[&partition], [change], "it is the position");
 }
 
 #[tokio::test]

@@ -130,9 +130,15 @@ impl Findings {
         }
         for post in &account.posts {
             let reposts = world.0.values().flat_map(|other| &other.posts);
-            let reposts = reposts.filter(|other| other.root_id == post.id).count() as u64;
+            let reposts = reposts.filter(|other| other.root_id == post.id).count();
             let liker = |subject: &Subject| match subject {
                 Subject::Like(user, of) if *of == post.id => Some(*user),
+                _ => None,
+            };
+            let is_repost =
+                |text: &str| model.posts.get(text).is_some_and(|it| it.root == Some(post.id));
+            let reposter = |subject: &Subject| match subject {
+                Subject::Post(author, text) if is_repost(text) => Some(*author),
                 _ => None,
             };
             let commenter = |subject: &Subject| match subject {
@@ -145,7 +151,7 @@ impl Findings {
                 &[
                     counted(post.likes, post.likers.len(), &liker),
                     counted(post.comment_count, post.comments.len(), &commenter),
-                    reposts,
+                    counted(post.reposts, reposts, &reposter),
                 ],
             );
             let likers = set(&post.likers).len();

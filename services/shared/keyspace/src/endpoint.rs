@@ -88,7 +88,7 @@ impl Endpoint {
 
     /// Returns whether a connection is open, and to the current primary.
     pub(crate) fn is_current(&self, connection: &Multiplexed) -> bool {
-        !connection.is_closed() && connection.generation() == self.states.primary_generation()
+        !connection.is_closed() && connection.generation() == self.generation()
     }
 
     /// Makes a multiplexed connection to a cluster node; without a node, to the single server or to
@@ -116,7 +116,7 @@ impl Endpoint {
     ) -> BoxFuture<'a, RedisResult<Multiplexed>> {
         let connect = async move {
             let (server, generation) = match node {
-                Some(node) => (self.node(node)?, self.states.primary_generation()),
+                Some(node) => (self.node(node)?, self.generation()),
                 None => self.current_primary().await?,
             };
             Ok(self.open(&server, on_push).await?.of_generation(generation))
@@ -182,9 +182,7 @@ impl Endpoint {
     async fn current_primary(&self) -> RedisResult<(ConnectionInfo, u64)> {
         let clients = self.clients.current();
         match &clients.kind {
-            Kind::Single(client) => {
-                Ok((client.get_connection_info().clone(), self.states.primary_generation()))
-            }
+            Kind::Single(client) => Ok((client.get_connection_info().clone(), self.generation())),
             Kind::Sentinel { sentinels, master } => {
                 let Found { epoch, node, is_agreed } = self.master(sentinels, master).await?;
                 let address = format!("{}:{}", node.host, node.port);

@@ -46,7 +46,7 @@ const RETAINED: u64 = 100;
 const WAITING_MAX: u64 = 20_000;
 
 /// How often a step, or a recovery, runs that the database stops for another one.
-pub(crate) const ATTEMPTS_MAX: usize = 5;
+const ATTEMPTS_MAX: usize = 5;
 
 /// How soon a failed comparison is repeated for the calls that wait for it.
 const COMPARISON_RETRY: Duration = Duration::from_millis(200);
@@ -319,13 +319,7 @@ impl<T: Tables> Recorder<T> {
     /// Records changes like [`Self::record`], and leaves the journals as they are. Repeats what another
     /// transaction stopped: rows of an edge are written for both of its partitions.
     pub(crate) async fn commit(&self, partitions: &[Partition]) -> Result<Recorded, RecordError> {
-        for _ in 1..ATTEMPTS_MAX {
-            match self.try_commit(partitions).await {
-                Err(RecordError::Database(error)) if error.is_conflict() => {}
-                done => return done,
-            }
-        }
-        self.try_commit(partitions).await
+        repeat_stopped(|| self.try_commit(partitions)).await
     }
 
     async fn try_commit(&self, partitions: &[Partition]) -> Result<Recorded, RecordError> {
@@ -452,6 +446,19 @@ impl<T: Tables> Recorder<T> {
         let before: Vec<_> = recorded.pages.iter().filter_map(before).collect();
         self.journals.trim(&self.keyspace, &before).await
     }
+}
+
+/// Runs a step, and repeats it if the database has stopped it for another one.
+pub(crate) async fn repeat_stopped<R, F: Future<Output = Result<R, RecordError>>>(
+    step: impl Fn() -> F,
+) -> Result<R, RecordError> {
+    for _ in 1..ATTEMPTS_MAX {
+        match step().await {
+            Err(RecordError::Database(error)) if error.is_conflict() => {}
+            done => return done,
+        }
+    }
+    step().await
 }
 
 /// Returns whether a change begins a recovery. As the newest one, it makes functions reject changes.

@@ -19,7 +19,7 @@ use uuid::Uuid;
 use crate::{
     Damaged, RecordError, Replace, Tables, WriteTransaction, damaged,
     positions::{self, Positions},
-    recorder::{ATTEMPTS_MAX, PAGE, Recorder, about_the_journal, is_recovering},
+    recorder::{PAGE, Recorder, about_the_journal, is_recovering, repeat_stopped},
 };
 
 /// The partitions that a process recovers at once.
@@ -195,13 +195,7 @@ impl<T: Tables> Recorder<T> {
     /// If the database is older than what Redis has, as after it was restored from a copy, the
     /// partition is written to it anew.
     async fn recover(&self, partition: Partition, again: bool) -> Result<bool, RecordError> {
-        for _ in 1..ATTEMPTS_MAX {
-            match self.try_recover(partition, again).await {
-                Err(RecordError::Database(error)) if error.is_conflict() => {}
-                done => return done,
-            }
-        }
-        self.try_recover(partition, again).await
+        repeat_stopped(|| self.try_recover(partition, again)).await
     }
 
     async fn try_recover(&self, partition: Partition, again: bool) -> Result<bool, RecordError> {

@@ -3,8 +3,10 @@
 //!
 //! An edge that has ended keeps its row: the end is newer than what a copy of Redis may have.
 //!
-//! The journals of both accounts have the changes of an edge. If Redis loses one side before it was
-//! recorded, the row is written from the other one, from which the recovery then restores it.
+//! The journals of both accounts have the changes of a follow or block, and are recorded in any order:
+//! the greatest version wins, and at the same version the end. If Redis loses one side before it was
+//! recorded, the row is written from the other one, from which the recovery then restores it. Mutes
+//! have one journal, whose order counts: after a clock was set back, versions may be smaller.
 
 use std::{collections::BTreeMap, pin::pin, time::SystemTime};
 
@@ -118,27 +120,26 @@ async fn apply(
     changes: &[JournalChange],
     replace: Replace,
 ) -> Result<(), sqlx::Error> {
-    // The last change of an edge counts: a statement writes a row once.
-    let (mut edges, mut inverse, mut deletions) =
-        (BTreeMap::new(), BTreeMap::<_, Change>::new(), BTreeMap::new());
+    // A statement writes a row once.
+    let (mut edges, mut mutes, mut deletions) =
+        (BTreeMap::<_, Change>::new(), BTreeMap::new(), BTreeMap::new());
     for change in changes {
         match JournalEntry::parse(&change.text) {
-            Some(JournalEntry::Edge(list, change)) => match list.source() {
-                None => _ = edges.insert((list as i64, change.edge), change),
-                Some(source) => {
-                    let newest = inverse.entry((source as i64, change.edge)).or_insert(change);
-                    if newest.version < change.version {
-                        *newest = change;
-                    }
+            Some(JournalEntry::Edge(List::Mutes, change)) => {
+                mutes.insert((List::Mutes as i64, change.edge), change);
+            }
+            Some(JournalEntry::Edge(list, change)) => {
+                let source = list.source().unwrap_or(list) as i64;
+                let newest = edges.entry((source, change.edge)).or_insert(change);
+                if (newest.version, !newest.exists) < (change.version, !change.exists) {
+                    *newest = change;
                 }
-            },
+            }
             Some(JournalEntry::Forget(user, stamp)) => {
                 deletions.entry(user).or_insert((stamp, false));
             }
             Some(JournalEntry::Forgotten(user, stamp)) => {
-                edges.retain(|&(kind, edge): &(i64, Edge), _| {
-                    kind != List::Mutes as i64 || edge.from != user
-                });
+                mutes.retain(|&(_, edge): &(i64, Edge), _| edge.from != user);
                 deletions.entry(user).or_insert((stamp, true)).1 = true;
             }
             None if is_about_the_journal(&change.text) => {}
@@ -153,8 +154,8 @@ async fn apply(
     let rows = |edges: BTreeMap<(i64, Edge), Change>| -> Vec<_> {
         edges.into_iter().map(|((kind, _), edge)| (kind, edge)).collect()
     };
-    upsert_edges(transaction, &rows(edges), replace).await?;
-    upsert_edges(transaction, &rows(inverse), Replace::Older).await
+    upsert_edges(transaction, &rows(mutes), replace).await?;
+    upsert_edges(transaction, &rows(edges), Replace::Older).await
 }
 
 /// Returns whether an entry begins the journal, or an epoch of it.
@@ -502,36 +503,46 @@ mod tests {
     type Edges = BTreeSet<(i64, u64, u64)>;
 
     fn entry() -> impl Strategy<Value = String> {
-        const KINDS: [&str; 7] =
-            ["follow", "unfollow", "block", "unblock", "mute", "unmute", "forgotten"];
-        let ids = (1..4_u64, 1..4_u64);
-        (prop::sample::select(&KINDS[..]), ids).prop_map(|(kind, (from, to))| match kind {
-            "forgotten" => format!("forgotten {} 7", from * 4),
-            _ => format!("{kind} {} {} 7", from * 4, to * 4),
+        const KINDS: [&str; 9] = [
+            "follow",
+            "unfollow",
+            "followed",
+            "unfollowed",
+            "block",
+            "unblock",
+            "mute",
+            "unmute",
+            "forgotten",
+        ];
+        let ids = (1..4_u64, 1..4_u64, 7..12_u64);
+        (prop::sample::select(&KINDS[..]), ids).prop_map(|(kind, (from, to, stamp))| match kind {
+            "forgotten" => format!("forgotten {} {stamp}", from * 4),
+            _ => format!("{kind} {} {} {stamp}", from * 4, to * 4),
         })
     }
 
     fn replay<'a>(entries: impl IntoIterator<Item = &'a str>) -> Edges {
-        let mut edges = Edges::new();
+        let (mut mutes, mut edges) = (Edges::new(), BTreeMap::new());
         for entry in entries {
             match JournalEntry::parse(entry).unwrap() {
-                JournalEntry::Edge(list, Change { edge, exists, .. }) => {
-                    let edge = (list as i64, edge.from.get(), edge.to.get());
-                    if exists {
-                        edges.insert(edge)
-                    } else {
-                        edges.remove(&edge)
-                    };
+                JournalEntry::Edge(list, Change { edge, version, exists }) => {
+                    let edge =
+                        (list.source().unwrap_or(list) as i64, edge.from.get(), edge.to.get());
+                    match (list, exists) {
+                        (List::Mutes, true) => _ = mutes.insert(edge),
+                        (List::Mutes, false) => _ = mutes.remove(&edge),
+                        _ => {
+                            let newest = edges.entry(edge).or_default();
+                            *newest = (version, !exists).max(*newest);
+                        }
+                    }
                 }
-                JournalEntry::Forgotten(user, _) => {
-                    edges.retain(|&(kind, from, _)| {
-                        kind != List::Mutes as i64 || from != user.get()
-                    });
-                }
+                JournalEntry::Forgotten(user, _) => mutes.retain(|edge| edge.1 != user.get()),
                 JournalEntry::Forget(..) => {}
             }
         }
-        edges
+        let current = edges.into_iter().filter(|(_, (_, ended))| !ended).map(|(edge, _)| edge);
+        mutes.into_iter().chain(current).collect::<Edges>()
     }
 
     async fn recorded(batches: &[Vec<String>]) -> Edges {

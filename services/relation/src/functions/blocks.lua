@@ -53,6 +53,7 @@ local function block(keys, args)
     append_change('block', user, target, issued[1])
   end
   if follows then
+    issued[count] = version_of_end(issued[count], following, target)
     append_change('unfollow', user, target, issued[count])
   end
   if not version then
@@ -85,7 +86,7 @@ local function unblock(keys, args)
       return { NOTHING, 0 }
     end
   end
-  local version = issue(clock, issuer, 1)[1]
+  local version = version_of_end(issue(clock, issuer, 1)[1], blocks, target)
   append_change('unblock', user, target, version)
   redis.call('ZREM', blocks, target)
   redis.call('ZADD', pending, version, outbox_block(user, target))
@@ -151,8 +152,9 @@ local function project_block(keys, args)
   end
 
   local follows = follows_peer(following, following_ids, user)
-  local ended = follows and issue(clock, issuer, 1)[1] or nil
-  if ended then
+  local ended = nil
+  if follows then
+    ended = version_of_end(issue(clock, issuer, 1)[1], following, user)
     append_change('unfollow', target, user, ended)
   end
   redis.call('ZADD', blocked_by, version, user)

@@ -138,6 +138,7 @@ local function unfollow(keys, args)
   for i, target in ipairs(targets) do
     if outcomes[i] == DONE then
       n = n + 1
+      issued[n] = version_of_end(issued[n], following, target)
       versions[i] = tonumber(issued[n])
       append_change('unfollow', follower, target, issued[n])
     elseif outcomes[i] == NOTHING then

@@ -127,10 +127,12 @@ BREAKAGES = [
     (POST, "http://timeline:50054", "http://relation:50054", "not of timeline"),
     (POST, "http://timeline:50054", "http://timeline:50055", "has no port 50055"),
     # network.py
-    (POST, "name: gateway", "name: user", "gateway may call post on 50053/TCP is missing"),
+    (POST, "- gateway\n", "- user\n", "gateway may call post on 50053/TCP is missing"),
     (POST, "          port: 50054", "          port: 50055", "post may call timeline"),
-    (POST, "    - from:\n        - podSelector:\n            matchLabels:\n"
-     "              app.kubernetes.io/name: gateway\n      ports", "    - ports",
+    (POST, "    - from:\n        - podSelector:\n            matchExpressions:\n"
+     "              - key: app.kubernetes.io/name\n                operator: In\n"
+     "                values:\n                  - gateway\n                  - timeline\n"
+     "      ports", "    - ports",
      "a pod of another namespace may call post"),
     ("kubernetes/components/server/network.yaml", "port: 53", "port: 5353", "kube-dns on 53"),
     ("kubernetes/components/server/network.yaml", "port: 9464", "port: 9465", "monitoring may call post"),

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use microblog_keyspace::redis::aio::MultiplexedConnection;
+pub(crate) use microblog_local::launch::{Layout, Urls};
 use microblog_local::remote;
 use microblog_testkit::Files;
 use tempfile::TempDir;
@@ -18,7 +19,7 @@ use tokio::time::{Instant, sleep};
 
 use self::store::Store;
 pub(crate) use self::{
-    launch::{Layout, Setup, Topology, Urls},
+    launch::{Setup, Topology},
     usage::Usage,
 };
 use crate::child_process::Child;

@@ -4,6 +4,7 @@
 pub mod edges;
 pub mod graph;
 pub mod keys;
+pub mod launch;
 pub mod progress;
 pub mod remote;
 pub mod serve;

@@ -151,7 +151,8 @@ impl Plan {
     /// Starts the servers of one worker. They call each other in process, and others at their URLs.
     pub(crate) async fn listen(self, worker: Worker) -> Result<Vec<Listener>, Error> {
         let Configs { chassis, gateway, user, relation, post, timeline } = &*self.0;
-        let mut started = Started { chassis, listeners: Vec::new() };
+        let mut started =
+            Started { chassis, listeners: Vec::new(), post: Peer::unbound(chassis) };
         if let Some(config) = user {
             let service = microblog_user::service(config, worker).await.map_err(Error::User)?;
             started.add(Server::User, config.listen, service);
@@ -162,13 +163,20 @@ impl Plan {
         }
         if let Some(config) = timeline {
             let relation = started.peer(Server::Relation, &config.relation_url)?;
-            let service = microblog_timeline::service(config, relation, worker).await;
+            let post = match post {
+                Some(_) => started.post.clone(),
+                None => started.peer(Server::Post, &config.post_url)?,
+            };
+            let service = microblog_timeline::service(config, relation, Some(post), worker).await;
             started.add(Server::Timeline, config.listen, service.map_err(Error::Timeline)?);
         }
         if let Some(config) = post {
             let timeline = started.peer(Server::Timeline, &config.timeline_url)?;
             let service = microblog_post::service(config, Some(timeline), worker).await;
-            started.add(Server::Post, config.listen, service.map_err(Error::Post)?);
+            let service = service.map_err(Error::Post)?;
+            // The post and timeline services call each other.
+            started.post.bind(&service, chassis);
+            started.add(Server::Post, config.listen, service);
         }
         if let Some((config, limits)) = gateway {
             let peers = Peers {
@@ -188,6 +196,8 @@ impl Plan {
 struct Started<'a> {
     chassis: &'a Chassis,
     listeners: Vec<(Server, Listener)>,
+    /// The post service, if it runs here.
+    post: Peer,
 }
 
 impl Started<'_> {

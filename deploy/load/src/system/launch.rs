@@ -2,7 +2,6 @@
 
 use std::{
     env,
-    net::TcpListener,
     path::{Path, PathBuf},
 };
 
@@ -10,6 +9,7 @@ use anyhow::{Context as _, bail};
 use microblog_chassis::identity::KeyFile;
 use microblog_local::{
     keys::Keys,
+    launch::{DEFAULTS, Layout, Ports, Urls, program},
     services::{SERVERS, Server},
     tls::Tls,
     up::{DataDir, Software},
@@ -19,30 +19,8 @@ use microblog_testkit::{Authority, Files};
 use super::store::Store;
 use crate::child_process::Child;
 
-// Below the ephemeral port range of Linux.
-const PORTS: std::ops::Range<u16> = 10_000..32_000;
-const ATTEMPTS: usize = 1000;
-
 /// The address of all servers, for which their certificate is valid.
 const HOST: &str = "127.0.0.1";
-
-/// Environment variables of every server, which the caller's environment overrides. Rate limits are
-/// off, since they would be the bottleneck. The drain timeout is short.
-const DEFAULTS: [(&str, &str); 13] = [
-    ("MICROBLOG_LOG", "warn"),
-    ("MICROBLOG_POSTS_PER_MINUTE", "0"),
-    ("MICROBLOG_COMMENTS_PER_MINUTE", "0"),
-    ("MICROBLOG_RESTORES_PER_MINUTE", "0"),
-    ("MICROBLOG_FOLLOWS_PER_MINUTE", "0"),
-    ("MICROBLOG_LIKES_PER_MINUTE", "0"),
-    ("MICROBLOG_POST_CALLS_PER_MINUTE", "0"),
-    ("MICROBLOG_COMMENT_CALLS_PER_MINUTE", "0"),
-    ("MICROBLOG_LOGINS_PER_MINUTE", "0"),
-    ("MICROBLOG_REGISTRATIONS_PER_HOUR", "0"),
-    ("MICROBLOG_AVAILABILITY_CHECKS_PER_MINUTE", "0"),
-    ("MICROBLOG_PASSWORD_CALLS_PER_MINUTE", "0"),
-    ("MICROBLOG_DRAIN_TIMEOUT_MS", "2000"),
-];
 
 /// Variables of servers in a process of their own, with which `microblog serve` does not start.
 const OF_OTHERS: [&str; 2] = ["MICROBLOG_LISTEN", "MICROBLOG_DATABASE_URL"];
@@ -58,15 +36,6 @@ pub(crate) struct Setup {
     pub(crate) tls: bool,
 }
 
-/// The process layout of a system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Layout {
-    /// All services in one process
-    Colocated,
-    /// A process for each service
-    Five,
-}
-
 /// The topology of Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Topology {
@@ -74,23 +43,6 @@ pub(crate) enum Topology {
     Single,
     /// A Redis Cluster of three primaries
     Cluster,
-}
-
-/// The URLs of a system's servers, and the keys for calls to services.
-#[derive(Clone)]
-pub(crate) struct Urls {
-    pub(crate) gateway: String,
-    pub(crate) user: String,
-    pub(crate) relation: String,
-    pub(crate) post: String,
-    pub(crate) timeline: String,
-    pub(crate) keys: Keys,
-}
-
-impl Urls {
-    pub(super) fn all(&self) -> [&str; 5] {
-        [&self.gateway, &self.user, &self.relation, &self.post, &self.timeline]
-    }
 }
 
 /// The started processes of a system.
@@ -108,7 +60,9 @@ pub(super) async fn start(setup: Setup, directory: &Path) -> anyhow::Result<Star
     let software = Software::find(redis_server.as_deref())?;
     let files = setup.tls.then(certificates);
     let store = Store::start(setup.redis, files.as_ref()).await;
-    let urls = urls(free_ports()?, files.as_ref())?;
+    let keys = files.as_ref().map(|files| KeyFile::open(files.path("keys"))).transpose()?;
+    let scheme = if files.is_some() { "https" } else { "http" };
+    let urls = Ports::free()?.urls_with(scheme, Keys { identity_key_file: keys });
     if let Some(files) = &files {
         // This process is a client of the system.
         let [ca, certificate, key] = ["ca.pem", "server.crt", "server.key"];
@@ -188,48 +142,4 @@ fn of_tls(files: &Files) -> Vec<(String, String)> {
     ];
     let path = |file| files.path(file).display().to_string();
     variables.map(|(name, file)| (format!("MICROBLOG_{name}"), path(file))).to_vec()
-}
-
-/// Finds ports for all servers.
-fn free_ports() -> anyhow::Result<u16> {
-    let is_free = |port: u16| TcpListener::bind((HOST, port)).is_ok();
-    for _ in 0..ATTEMPTS {
-        let base = rand::random_range(PORTS);
-        if (0..).zip(SERVERS).all(|(offset, _)| is_free(base + offset)) {
-            return Ok(base);
-        }
-    }
-    bail!("found no free ports on {HOST} from {} to {}", PORTS.start, PORTS.end)
-}
-
-fn urls(port_base: u16, files: Option<&Files>) -> anyhow::Result<Urls> {
-    let scheme = if files.is_some() { "https" } else { "http" };
-    let [gateway, user, relation, post, timeline] =
-        SERVERS.map(|server| format!("{scheme}://{}", server.address(port_base)));
-    let keys = files.map(|files| KeyFile::open(files.path("keys"))).transpose()?;
-    let keys = Keys { identity_key_file: keys };
-    Ok(Urls { gateway, user, relation, post, timeline, keys })
-}
-
-/// Finds a program of the workspace in this program's directory, or in its parent for tests.
-fn program(name: &str) -> anyhow::Result<PathBuf> {
-    let own = env::current_exe().context("cannot determine the path of this program")?;
-    let found = own.ancestors().skip(1).take(2).map(|directory| directory.join(name));
-    found.into_iter().find(|path| path.is_file()).with_context(|| {
-        format!(
-            "`{name}` not found beside {}: build it with `cargo build --release --workspace`",
-            own.display()
-        )
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_error_for_a_missing_program_contains_the_build_command() {
-        let error = program("microblog-nothing").unwrap_err().to_string();
-        assert!(error.contains("cargo build --release --workspace"), "{error}");
-    }
 }

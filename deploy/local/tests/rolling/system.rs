@@ -149,7 +149,7 @@ impl System {
 /// Returns whether one of these services calls another.
 fn calls(services: &[&str], callee: &str) -> bool {
     services.iter().any(|service| match *service {
-        "timeline" => callee == "relation",
+        "timeline" => ["relation", "post"].contains(&callee),
         "post" => callee == "timeline",
         "gateway" => true,
         _ => false,

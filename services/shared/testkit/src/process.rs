@@ -31,13 +31,17 @@ impl Process {
     /// Starts a program like [`Self::start`] on a given port, for example the port of a killed
     /// server.
     pub async fn start_on(port: u16, program: &str, args: &[&str]) -> Self {
-        Self::serving(program, Self::spawn_on("--listen", port, program, args)).await
+        let process = Self::spawn_on("--listen", port, program, args);
+        process.wait_until_serving().await;
+        process
     }
 
     /// Starts a program with `--health-listen` on a free port, in place of `--listen`, and waits until
     /// all its services are SERVING there. Its arguments have the ports of the services.
     pub async fn start_services(program: &str, args: &[&str]) -> Self {
-        Self::serving(program, Self::spawn_services(program, args)).await
+        let process = Self::spawn_services(program, args);
+        process.wait_until_serving().await;
+        process
     }
 
     /// Starts a program like [`Self::start_services`] without waiting.
@@ -45,14 +49,17 @@ impl Process {
         Self::spawn_on("--health-listen", free_port(), program, args)
     }
 
-    async fn serving(program: &str, process: Self) -> Self {
+    /// Waits until its health is SERVING.
+    ///
+    /// # Panics
+    /// If it exits.
+    pub async fn wait_until_serving(&self) {
         eventually("the server is SERVING", PATIENCE, async || {
-            let status = process.running.exit_status();
-            assert!(status.is_none(), "{program} exited: {status:?}\n{}", process.log());
-            process.is_serving().await
+            let status = self.running.exit_status();
+            assert!(status.is_none(), "the server exited: {status:?}\n{}", self.log());
+            self.is_serving().await
         })
         .await;
-        process
     }
 
     /// Starts a program like [`Self::start`] without waiting.
@@ -61,10 +68,24 @@ impl Process {
     }
 
     fn spawn_on(flag: &str, port: u16, program: &str, args: &[&str]) -> Self {
+        let listen = format!("127.0.0.1:{port}");
+        Self::spawn_command(port, program, &[&[flag, &listen], args].concat(), &[])
+    }
+
+    /// Starts a program with these arguments and environment variables, without waiting. The
+    /// arguments make it listen on the port.
+    pub fn spawn_command(
+        port: u16,
+        program: &str,
+        args: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
         let directory = TempDir::with_prefix("microblog-process-").expect("make a directory");
-        let args = args.iter().map(|&arg| arg.to_owned());
-        let args: Vec<String> = args.chain([format!("{flag}=127.0.0.1:{port}")]).collect();
-        let running = ChildProcess::start(program, &args, &directory.path().join("log"));
+        let args: Vec<String> = args.iter().map(|&arg| arg.into()).collect();
+        let log = directory.path().join("log");
+        let running = ChildProcess::start_with(program, &args, &log, "KILL", |command| {
+            command.envs(environment.iter().copied());
+        });
         Self { running, port, _directory: directory }
     }
 

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -100,6 +100,11 @@ impl RedisServer {
         self.port
     }
 
+    /// Returns the directory of its data and its log.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
     /// Returns the port for TLS, if it has one.
     pub(crate) fn tls_port(&self) -> Option<u16> {
         self.tls_port
@@ -129,7 +134,8 @@ impl RedisServer {
         self.connect().await.expect("connect to redis-server")
     }
 
-    async fn connect(&self) -> RedisResult<MultiplexedConnection> {
+    /// Connects as the administrator.
+    pub async fn connect(&self) -> RedisResult<MultiplexedConnection> {
         connect(&self.admin_url()).await
     }
 
@@ -142,6 +148,13 @@ impl RedisServer {
     pub async fn restart(&self) {
         self.kill();
         assert!(self.run().await, "redis-server does not start again:\n{}", self.log());
+    }
+
+    /// Deletes the data of a killed server. The node of a cluster stays in it.
+    pub fn delete_data(&self) {
+        // Neither exists before the first write.
+        let _ = std::fs::remove_dir_all(self.directory().join("appendonlydir"));
+        let _ = std::fs::remove_file(self.directory().join("dump.rdb"));
     }
 
     /// Stops the process (SIGSTOP): connections stay open, and the server does not answer.
@@ -158,16 +171,29 @@ impl RedisServer {
     /// name (`zadd`, `function|load`). Commands inside functions count, and so does the INFO of
     /// this method.
     pub async fn commandstats(&self) -> HashMap<String, u64> {
-        let info: String = redis::cmd("INFO")
-            .arg("commandstats")
-            .query_async(&mut self.admin().await)
-            .await
-            .expect("read commandstats");
+        let info = self.commandstats_text().await;
         let calls = |line: &str| {
             let (name, statistics) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
             Some((name.to_owned(), statistics.split(',').next()?.parse().ok()?))
         };
         info.lines().filter_map(calls).collect()
+    }
+
+    /// Returns the microseconds that the server has spent in functions since the start or the last
+    /// reset.
+    pub async fn function_time(&self) -> f64 {
+        let info = self.commandstats_text().await;
+        let time = |line: &str| {
+            let (_, statistics) = line.strip_prefix("cmdstat_fcall:")?.split_once("usec=")?;
+            statistics.split(',').next()?.parse().ok()
+        };
+        info.lines().find_map(time).unwrap_or(0.0)
+    }
+
+    async fn commandstats_text(&self) -> String {
+        let mut info = redis::cmd("INFO");
+        info.arg("commandstats");
+        info.query_async(&mut self.admin().await).await.expect("read commandstats")
     }
 
     /// Resets the statistics.

@@ -1,4 +1,4 @@
-//! What the change journal adds to Redis' time for the source steps of follows.
+//! What the change journals of both accounts add to Redis' time for the three steps of a follow.
 //!
 //! `cargo bench -p microblog-relation --bench journal`
 
@@ -7,7 +7,7 @@
 use clap::Parser as _;
 use futures::{StreamExt as _, stream};
 use microblog_domain::UserId;
-use microblog_relation::{Config, Edge, Outcome, Store, Targets};
+use microblog_relation::{Config, Edge, EdgeSaga, Store};
 use microblog_testkit::journal_cost::{CHANGES, PARTITIONS, print_journal_cost};
 
 /// Changes that are under way at once.
@@ -23,14 +23,15 @@ fn main() {
             let flags = ["relation", "--redis-url", &server.url("relation")];
             let store = Store::open(&Config::parse_from(flags)).unwrap();
             assert!(store.is_ready().await);
+            let edges = EdgeSaga::new(store);
             for n in CHANGES..CHANGES + PARTITIONS {
-                change(&store, "follow", n).await;
+                change(&edges, "follow", n).await;
             }
-            store
+            edges
         },
-        async |store, kind| {
+        async |edges, kind| {
             stream::iter(0..CHANGES)
-                .map(|n| change(store, kind, n))
+                .map(|n| change(edges, kind, n))
                 .buffer_unordered(AT_ONCE)
                 .for_each(async |()| ())
                 .await;
@@ -39,13 +40,12 @@ fn main() {
 }
 
 /// Makes a change. Each partition has one follower.
-async fn change(store: &Store, kind: &str, n: u64) {
+async fn change(edges: &EdgeSaga, kind: &str, n: u64) {
     let edge = Edge { from: user(n % PARTITIONS), to: user(1 << 20 | n) };
-    let outcome = match kind {
-        "follow" => store.follow_one(edge).await.unwrap().outcome,
-        _ => store.unfollow(&[Targets::one(edge)], false).await.unwrap()[0].outcome,
-    };
-    assert_eq!(outcome, Outcome::Done);
+    match kind {
+        "follow" => _ = edges.follow(edge).await.unwrap(),
+        _ => _ = edges.unfollow(edge).await.unwrap(),
+    }
 }
 
 fn user(n: u64) -> UserId {

@@ -5,10 +5,7 @@ use std::{env, net::TcpListener, path::PathBuf};
 
 use anyhow::{Context as _, bail};
 
-use crate::{
-    keys::Keys,
-    services::SERVERS,
-};
+use crate::{keys::Keys, services::SERVERS};
 
 // Below the ephemeral port range of Linux.
 const PORTS: std::ops::Range<u16> = 10_000..32_000;

@@ -151,8 +151,7 @@ impl Plan {
     /// Starts the servers of one worker. They call each other in process, and others at their URLs.
     pub(crate) async fn listen(self, worker: Worker) -> Result<Vec<Listener>, Error> {
         let Configs { chassis, gateway, user, relation, post, timeline } = &*self.0;
-        let mut started =
-            Started { chassis, listeners: Vec::new(), post: Peer::unbound(chassis) };
+        let mut started = Started { chassis, listeners: Vec::new(), post: Peer::unbound(chassis) };
         if let Some(config) = user {
             let service = microblog_user::service(config, worker).await.map_err(Error::User)?;
             started.add(Server::User, config.listen, service);

@@ -6,7 +6,9 @@
 use std::{process::Command, time::Duration};
 
 use microblog_proto::{
+    post::{CreatePostRequest, post_service_client::PostServiceClient},
     relation::{BatchGetCountsRequest, relation_service_client::RelationServiceClient},
+    timeline::{GetTimelineRequest, TimelineKind, timeline_service_client::TimelineServiceClient},
     user::{GetUserByNameRequest, user_service_client::UserServiceClient},
 };
 use microblog_testkit::{PATIENCE, Process, RedisServer, eventually, free_port, redis};
@@ -75,6 +77,33 @@ async fn each_service_has_a_redis_user_of_its_own() {
         users(&redis).await == ["post", "relation", "timeline", "user"]
     })
     .await;
+}
+
+#[tokio::test]
+async fn services_of_a_process_call_each_other_in_both_directions() {
+    let redis = RedisServer::start().await;
+    // Nothing listens there.
+    let nowhere = ["--post-url=http://127.0.0.1:1", "--timeline-url=http://127.0.0.1:1"];
+    let system = Colocated::spawn(&redis, SERVICES, &nowhere);
+    system.wait_until_serving("").await;
+    let mut posts = PostServiceClient::new(system.endpoint("post").connect_lazy());
+    let mut timelines = TimelineServiceClient::new(system.endpoint("timeline").connect_lazy());
+    let request_id = uuid::Uuid::new_v4().to_string();
+    let request = CreatePostRequest { author_id: 4, request_id, text: "to myself".to_owned() };
+    let post = posts.create_post(request).await.unwrap().into_inner().post.unwrap();
+    let mut home = async || {
+        let kind = TimelineKind::Home.into();
+        let request = GetTimelineRequest { user_id: 4, kind, ..Default::default() };
+        let page = timelines.get_timeline(request).await.unwrap().into_inner();
+        page.entries.into_iter().map(|entry| entry.post_id).collect::<Vec<_>>()
+    };
+    // post delivers to timeline, which asks post for what its keyspace has lost.
+    eventually("the post is delivered", PATIENCE, async || home().await == [post.id]).await;
+    let mut admin = redis.admin().await;
+    let keys: Vec<String> = redis::cmd("KEYS").arg("tl:*").query_async(&mut admin).await.unwrap();
+    assert!(keys.len() > 1, "{keys:?}");
+    redis::cmd("DEL").arg(keys).exec_async(&mut admin).await.unwrap();
+    assert_eq!(home().await, [post.id]);
 }
 
 #[tokio::test]

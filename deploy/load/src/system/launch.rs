@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use microblog_chassis::identity::KeyFile;
 use microblog_local::{
     keys::Keys,

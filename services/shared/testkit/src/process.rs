@@ -69,7 +69,7 @@ impl Process {
 
     fn spawn_on(flag: &str, port: u16, program: &str, args: &[&str]) -> Self {
         let listen = format!("127.0.0.1:{port}");
-        Self::spawn_command(port, program, &[&[flag, &listen], args].concat(), &[])
+        Self::spawn_command(port, program, &[args, &[flag, &listen]].concat(), &[])
     }
 
     /// Starts a program with these arguments and environment variables, without waiting. The

@@ -255,7 +255,7 @@ async fn run(urls: [String; 4], post: microblog_post::Config, listeners: [TcpLis
     let user = microblog_user::service(&user, Worker::ONLY).await.unwrap();
     let relation = microblog_relation::service(&relation, Worker::ONLY).await.unwrap();
     let graph = Peer::local(&relation, chassis);
-    let timeline = microblog_timeline::service(&timeline, graph, Worker::ONLY).await.unwrap();
+    let timeline = microblog_timeline::service(&timeline, graph, None, Worker::ONLY).await.unwrap();
     let delivery = Peer::local(&timeline, chassis);
     let post = microblog_post::service(&post, Some(delivery), Worker::ONLY).await.unwrap();
     let peer = |service: &Service| Peer::local(service, chassis);

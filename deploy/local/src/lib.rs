@@ -1,10 +1,13 @@
-//! Library of the launcher and the load generator: starting microblog on this machine, edge lists,
-//! graph import, retried calls, and progress output.
+//! Library of the launcher and the load generator: starting microblog on this machine, services in
+//! one process, edge lists, graph import, retried calls, and progress output.
 
 pub mod edges;
 pub mod graph;
 pub mod keys;
+pub mod launch;
 pub mod progress;
 pub mod remote;
+pub mod serve;
+pub mod services;
 pub mod tls;
 pub mod up;

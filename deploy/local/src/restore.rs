@@ -1,13 +1,13 @@
 //! `microblog restore`: restores the Redis of each service from its database, or the database from
 //! Redis.
 
-use std::{process::ExitCode, time::SystemTime};
+use std::{collections::BTreeSet, process::ExitCode, time::SystemTime};
 
 use anyhow::anyhow;
 use clap::ValueEnum;
 use indicatif::HumanCount;
 use microblog_proto::{
-    common::{RestoreSource, RestoredPartition},
+    common::{DamagedRow, RestoreSource, RestoredPartition},
     post::{self, post_service_client::PostServiceClient},
     relation::{self, relation_service_client::RelationServiceClient},
     user::{self, user_service_client::UserServiceClient},
@@ -27,7 +27,8 @@ use crate::{
 /// timelines are complete afterwards. Home timelines have the posts of the last day and later ones.
 ///
 /// Prints the last change that each partition had recorded before: later ones are lost, unless Redis
-/// has them. Exits with 2 if it fails.
+/// has them. Leaves out damaged rows of the database, and prints their names. Exits with 1 if there are
+/// some, and with 2 if it fails.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The store to restore from.
@@ -80,15 +81,16 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Source::Redis => RestoreSource::Redis,
     };
     let (source, force) = (source.into(), args.force);
+    let mut damaged = 0;
     for name in &args.services {
-        match name {
+        damaged += match name {
             Name::User => {
                 let channel = channel(&args.user_url, &args.keys)?;
                 let request = user::RestoreRequest { source, force };
                 let mut client = UserServiceClient::new(channel);
                 let partitions = client.restore(Request::new(request)).await.map_err(failed)?;
                 let partitions = partitions.into_inner();
-                show("user", args.verbose, partitions, |response| response.partition).await?;
+                show("user", args.verbose, partitions, |response| response.partition).await?
             }
             Name::Relation => {
                 let channel = channel(&args.relation_url, &args.keys)?;
@@ -96,7 +98,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
                 let mut client = RelationServiceClient::new(channel);
                 let partitions = client.restore(Request::new(request)).await.map_err(failed)?;
                 let partitions = partitions.into_inner();
-                show("relation", args.verbose, partitions, |response| response.partition).await?;
+                show("relation", args.verbose, partitions, |response| response.partition).await?
             }
             Name::Post => {
                 let channel = channel(&args.post_url, &args.keys)?;
@@ -104,9 +106,13 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
                 let mut client = PostServiceClient::new(channel);
                 let partitions = client.restore(Request::new(request)).await;
                 let partitions = partitions.map_err(failed)?.into_inner();
-                show("post", args.verbose, partitions, |response| response.partition).await?;
+                show("post", args.verbose, partitions, |response| response.partition).await?
             }
-        }
+        };
+    }
+    if damaged > 0 {
+        println!("{} damaged rows were left out", HumanCount(damaged));
+        return Ok(ExitCode::from(1));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -116,21 +122,30 @@ fn channel(url: &str, keys: &Keys) -> anyhow::Result<SignedChannel> {
     Ok(keys.sign(remote::channel(url)?))
 }
 
+/// Prints the results of a service. Returns the number of damaged rows.
 async fn show<T>(
     service: &'static str,
     is_verbose: bool,
     mut partitions: Streaming<T>,
     partition: impl Fn(T) -> Option<RestoredPartition>,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<u64> {
     const PARTITIONS: u64 = 1_024;
     let progress = Progress::start(service, PARTITIONS);
     let (mut restored, mut newest) = (0, None);
+    // A row may be read for several partitions.
+    let mut damaged = BTreeSet::new();
     while let Some(response) = partitions.message().await.map_err(failed)? {
         let partition = partition(response).unwrap_or_default();
         let at = partition.recorded_at.and_then(|at| SystemTime::try_from(at).ok());
         restored += u64::from(partition.restored);
         newest = newest.max(at);
         progress.add(1);
+        for DamagedRow { table, key, problem } in partition.damaged {
+            let row = format!("{table} {key}: {problem}");
+            if damaged.insert(row.clone()) {
+                println!("damaged  {service} {row}");
+            }
+        }
         if is_verbose {
             let RestoredPartition { number, restored, recorded_version, .. } = partition;
             let state = if restored { "restored" } else { "unchanged" };
@@ -144,7 +159,7 @@ async fn show<T>(
         took.as_secs_f64(),
         time(newest)
     );
-    Ok(())
+    Ok(damaged.len() as u64)
 }
 
 fn time(at: Option<SystemTime>) -> String {

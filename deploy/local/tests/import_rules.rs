@@ -18,6 +18,7 @@ const CHASSIS: &str = "microblog-chassis";
 const KEYSPACE: &str = "microblog-keyspace";
 const RECORD: &str = "microblog-record";
 const TESTKIT: &str = "microblog-testkit";
+const LAUNCHER: &str = "microblog";
 const REDIS_CLIENTS: [&str; 2] = ["redis", "deadpool-redis"];
 
 fn metadata() -> Metadata {
@@ -42,9 +43,11 @@ fn allowed(directory: &str, all: &BTreeSet<&str>) -> Option<BTreeSet<String>> {
         "services/shared/record" => these(&[PROTO, DOMAIN, CHASSIS, KEYSPACE]),
         "services/shared/chassis" => these(&[PROTO, DOMAIN, FILES]),
         "gateway" => these(&[PROTO, DOMAIN, CHASSIS]),
-        "deploy/local" | "deploy/load" => {
+        "deploy/load" => these(&all.iter().copied().collect::<Vec<_>>()),
+        "deploy/local" => {
             Some(all.iter().filter(|&&name| name != TESTKIT).map(|&name| name.to_owned()).collect())
         }
+        "deploy/faults" => these(&[PROTO, LAUNCHER, TESTKIT]),
         service if service.strip_prefix("services/").is_some_and(|name| !name.contains('/')) => {
             these(&[PROTO, DOMAIN, CHASSIS, KEYSPACE, RECORD])
         }

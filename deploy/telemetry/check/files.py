@@ -19,6 +19,9 @@ COLUMNS = 24
 # The C implementation if available, because the files are read again for each breakage.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
+# The tests of all alerts take most of a minute of processor time.
+PROMTOOL_S = 10 * processes.TIMEOUT_S
+
 
 @dataclass(frozen=True)
 class Query:
@@ -106,7 +109,7 @@ def check(report, telemetry):
 def _promtool(report, telemetry, *arguments):
     result = subprocess.run(
         ["promtool", *arguments],
-        cwd=telemetry.directory, capture_output=True, text=True, timeout=processes.TIMEOUT_S,
+        cwd=telemetry.directory, capture_output=True, text=True, timeout=PROMTOOL_S,
     )
     if result.returncode:
         output = f"{result.stdout.strip()} {result.stderr.strip()}"

@@ -17,6 +17,7 @@ EXPECTED_OF_FULL = {"MicroblogRedisRejectingWrites"}
 EXPECTED_OF_LOSS = {"MicroblogRecordDiverged", "MicroblogRecordMismatched"}
 # Alerts that a busy machine may cause. alerts_test.yaml tests them.
 OF_SPEED = {"MicroblogSlow", "MicroblogRedisSlow"}
+FAILED_CONNECTIONS = 'db_client_connection_create_time_seconds_count{error_type!=""}'
 # Rates need two scrapes; a busy machine makes fewer than one a second.
 SEEN_S = 3 * processes.TIMEOUT_S
 # More than the burst of the retry budget: ten for each of ten seconds.
@@ -67,6 +68,12 @@ def check_faults(report, microblog, prometheus):
     microblog.is_user_available = False
     with microblog.frozen_redis(), microblog.tours():
         expect(EXPECTED, lambda: microblog.call_gateway(CALLS))
+        # The panels show these too. A connection is given up only after some silence.
+        def has_failed():
+            microblog.call_gateway(1)
+            return prometheus.query(FAILED_CONNECTIONS)
+
+        report.unless(processes.eventually(has_failed, SEEN_S), "no connection attempt fails")
     microblog.is_user_available = True
     with microblog.broken_database(), microblog.tours():
         expect(EXPECTED_OF_DATABASE)

@@ -249,7 +249,7 @@ pub(crate) async fn relation_service(redis_url: &str, flags: &[&str]) -> Service
 pub(crate) async fn timeline_service(redis_url: &str, flags: &[&str], relation: Peer) -> Service {
     let args = ["timeline", "--redis-url", redis_url].into_iter().chain(flags.iter().copied());
     let config = microblog_timeline::Config::try_parse_from(args).unwrap();
-    microblog_timeline::service(&config, relation, Worker::ONLY).await.unwrap()
+    microblog_timeline::service(&config, relation, None, Worker::ONLY).await.unwrap()
 }
 
 pub(crate) async fn post_service(

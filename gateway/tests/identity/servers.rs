@@ -83,7 +83,8 @@ impl Servers {
         let (relation, relation_peer) = start(service, &chassis, calls);
 
         let config = microblog_timeline::Config::parse_from(["timeline", &flag, &url("timeline")]);
-        let service = microblog_timeline::service(&config, relation_peer.clone(), Worker::ONLY);
+        let service =
+            microblog_timeline::service(&config, relation_peer.clone(), None, Worker::ONLY);
         let (timeline, timeline_peer) = start(service.await.unwrap(), &chassis, calls);
 
         let config = microblog_post::Config::parse_from(["post", &flag, &url("post")]);

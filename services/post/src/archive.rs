@@ -8,12 +8,17 @@ mod posts;
 mod recovery;
 mod snapshots;
 
+use std::time::{Duration, SystemTime};
+
 use microblog_domain::Partition;
 use microblog_record::{Database, Error, OpenError, Tables as _};
 
 pub use config::Config;
 
 use crate::record::PostTables;
+
+/// The name of the record in logs and metrics.
+pub(crate) const RECORD: &str = "post record";
 
 /// The archive.
 ///
@@ -43,6 +48,18 @@ impl Archive {
     /// Creates or upgrades the tables ([`Database::migrate`]).
     pub async fn migrate(&self) -> Result<(), Error> {
         self.database.migrate(PostTables::MIGRATIONS).await
+    }
+
+    /// Returns until when the backup of the database is complete.
+    pub(crate) async fn backed_up_until(&self) -> Result<SystemTime, Error> {
+        let query = sqlx::query("SELECT COALESCE(MIN(backed_up_until), 0) FROM backup_watermark");
+        self.database
+            .read("SELECT backup_watermark", async move {
+                let row = query.fetch_one(self.database.readers()).await?;
+                let seconds = microblog_record::sql::read(&row, 0)?;
+                Ok(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
+            })
+            .await
     }
 
     /// Returns the version of the newest recorded change of a partition; 0 if there is none.

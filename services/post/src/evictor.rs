@@ -12,11 +12,15 @@
 //!    deleted from Redis. The archive is authoritative until a
 //!    [restore](crate::TieredStore::restore).
 //!
+//! With `--evict-after-backup`, a marked post waits after step 3 until a backup of the database has
+//! it: its score in the set of evictable posts is the moment at which it was recorded, later than its
+//! mark. It is evicted once that is before the last backup, if it still has the mark.
+//!
 //! After a crash at any step, the post is in Redis, or in the archive unchanged. Two evictors may
 //! run at once: the later mark wins.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -38,6 +42,9 @@ const EVICTABLE_MAX: usize = 100;
 /// The page size when the unlisted posts of an author are counted.
 const COUNT_PAGE: usize = 500;
 
+/// How far the clock of the backup may be ahead of the one of this process.
+const CLOCK_SKEW_MAX: Duration = Duration::from_secs(60);
+
 /// Evicts old posts to the archive.
 #[derive(Clone)]
 pub struct Evictor {
@@ -48,6 +55,7 @@ pub struct Evictor {
     hot_window: Duration,
     hot_posts: usize,
     warm_window: Duration,
+    evict_after_backup: bool,
 }
 
 /// The result of a run.
@@ -69,13 +77,23 @@ impl Evictor {
         recorder: Arc<Recorder<PostTables>>,
         config: &archive::Config,
     ) -> Self {
-        let archive::Config { hot_window, hot_posts, warm_window } = *config;
-        let metrics = Metrics::new();
-        Self { store, archive, recorder, metrics, hot_window, hot_posts, warm_window }
+        Self {
+            store,
+            archive,
+            recorder,
+            metrics: Metrics::new(),
+            hot_window: config.hot_window,
+            hot_posts: config.hot_posts,
+            warm_window: config.warm_window,
+            evict_after_backup: config.evict_after_backup,
+        }
     }
 
-    /// Evicts the old posts of a partition.
+    /// Evicts the old posts of a partition; none while it lacks changes.
     pub async fn partition(&self, partition: Partition) -> Result<Evictions, Error> {
+        if self.store.keyspace().states().is_closed(partition) {
+            return Ok(Evictions::default());
+        }
         let (authors, evictable) = self.make_evictable(partition).await?;
         let evicted = self.evict(partition).await?;
         self.metrics.add_evictions(evictable, evicted);
@@ -146,9 +164,15 @@ impl Evictor {
             return Ok(evicted);
         }
         // A post that is postponed to after this moment is not read again.
-        let now = Stamp::first_at(SystemTime::now(), partition).get();
+        let mut until = SystemTime::now();
+        if self.evict_after_backup {
+            let backed_up = self.archive.backed_up_until().await?;
+            self.metrics.set_backup_age(until.duration_since(backed_up).unwrap_or_default());
+            until = until.min(backed_up);
+        }
+        let until = Stamp::first_at(until, partition).get();
         loop {
-            let ids = self.store.evictable(partition, now).await?;
+            let ids = self.store.evictable(partition, until).await?;
             if ids.is_empty() {
                 return Ok(evicted);
             }
@@ -166,30 +190,48 @@ impl Evictor {
         partition: Partition,
         ids: &[PostId],
     ) -> Result<Option<u64>, Error> {
-        let marks = self.store.mark_for_eviction(ids).await?;
+        let mut marked = Vec::new();
+        if self.evict_after_backup {
+            marked = self.store.marks_of_recorded(ids).await?;
+        }
+        let mut others = ids.to_vec();
+        others.retain(|id| !has(&marked, id));
+        let marks = self.store.mark_for_eviction(&others).await?.into_iter();
+        let others = others.into_iter().zip(marks).filter_map(|(id, mark)| Some((id, mark?)));
+        let mut others: Vec<_> = others.collect();
         if !self.record(partition).await? {
             return Ok(None);
         }
-        let archived = self.archive.posts(ids, None).await?;
-        let archived: HashMap<_, _> = archived.into_iter().map(|post| (post.id, post)).collect();
-        let posts = self.store.posts(ids, None).await?;
-        let mut marked = Vec::with_capacity(ids.len());
-        for (post, mark) in posts.into_iter().zip(marks) {
-            let Some((post, mark)) = post.zip(mark) else { continue };
-            // Another change since, which removed the mark; or what is not readable.
-            if archived.get(&post.id) == Some(&post) {
-                marked.push((post.id, mark));
-            }
+        let archived = self.archived(ids).await?;
+        marked.retain(|(id, _)| archived.contains(id));
+        others.retain(|(id, _)| archived.contains(id));
+        if self.evict_after_backup {
+            let recorded = SystemTime::now() + CLOCK_SKEW_MAX;
+            let recorded = Stamp::first_at(recorded, partition).get();
+            self.store.set_recorded(&others, recorded).await?;
+        } else {
+            marked.append(&mut others);
         }
         let evicted = self.store.evict(&marked).await?;
-        let evicted = marked.iter().zip(evicted).filter(|(_, is_gone)| *is_gone);
-        let evicted: Vec<PostId> = evicted.map(|(&(id, _), _)| id).collect();
-        let stay: Vec<_> = ids.iter().copied().filter(|id| !evicted.contains(id)).collect();
+        let mut is_gone = evicted.iter();
+        marked.retain(|_| is_gone.next() == Some(&true));
+        let mut stay = ids.to_vec();
+        stay.retain(|id| !has(&marked, id) && !has(&others, id));
         if !stay.is_empty() {
             let later = Stamp::first_at(SystemTime::now() + self.warm_window, partition).get();
             self.store.postpone_eviction(&stay, later).await?;
         }
-        Ok(Some(evicted.len() as u64))
+        Ok(Some(marked.len() as u64))
+    }
+
+    // Returns the posts that are the same in both stores. Others have changed since, which removed
+    // their marks, or are not readable.
+    async fn archived(&self, ids: &[PostId]) -> Result<HashSet<PostId>, Error> {
+        let archived = self.archive.posts(ids, None).await?;
+        let archived: HashMap<_, _> = archived.into_iter().map(|post| (post.id, post)).collect();
+        let posts = self.store.posts(ids, None).await?.into_iter().flatten();
+        let same = posts.filter(|post| archived.get(&post.id) == Some(post));
+        Ok(same.map(|post| post.id).collect())
     }
 
     // Records all changes up to this moment. Returns false if Redis lacks recorded ones.
@@ -201,6 +243,10 @@ impl Evictor {
             }
         }
     }
+}
+
+fn has(marked: &[(PostId, u64)], id: &PostId) -> bool {
+    marked.iter().any(|(marked, _)| marked == id)
 }
 
 /// Counts the unlisted posts of an author: those in the archive that are older than all listed ones

@@ -20,7 +20,7 @@ const PAGE: usize = 200;
 /// the first failure.
 pub async fn forget_marked(tiered: &TieredStore, posts: &Posts) -> Result<(), Error> {
     let mut outcome = Ok(());
-    for user in tiered.store().ignoring_closed().forgetting().await? {
+    for user in tiered.store().forgetting().await? {
         outcome = outcome.and(forget(tiered, posts, user).await);
     }
     outcome

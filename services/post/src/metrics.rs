@@ -1,12 +1,19 @@
 //! Metrics of the archive, for OpenTelemetry. Cheap when no exporter is configured.
 
-use opentelemetry::{global, metrics::Counter};
+use std::time::Duration;
+
+use opentelemetry::{
+    global,
+    metrics::{Counter, Gauge},
+};
 
 /// The instruments of the service.
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics {
     evictable: Counter<u64>,
     evicted: Counter<u64>,
+    missing: Counter<u64>,
+    backup_age: Gauge<f64>,
 }
 
 impl Metrics {
@@ -24,9 +31,20 @@ impl Metrics {
                 .with_description("Posts that were evicted from Redis")
                 .with_unit("{post}")
                 .build(),
+            missing: meter
+                .u64_counter("microblog.post.archive.missing")
+                .with_description("Posts that neither Redis nor a restored database has")
+                .with_unit("{post}")
+                .build(),
+            backup_age: meter
+                .f64_gauge("microblog.post.archive.backup.age")
+                .with_description("Time since the moment of the last backup of the database")
+                .with_unit("s")
+                .build(),
         };
         // Counters exist from the start, so that the first increment shows as a rate.
         metrics.add_evictions(0, 0);
+        metrics.add_missing(0);
         metrics
     }
 
@@ -34,5 +52,15 @@ impl Metrics {
     pub(crate) fn add_evictions(&self, evictable: u64, evicted: u64) {
         self.evictable.add(evictable, &[]);
         self.evicted.add(evicted, &[]);
+    }
+
+    /// Counts posts that neither store has.
+    pub(crate) fn add_missing(&self, posts: u64) {
+        self.missing.add(posts, &[]);
+    }
+
+    /// Measures the age of the last backup.
+    pub(crate) fn set_backup_age(&self, age: Duration) {
+        self.backup_age.record(age.as_secs_f64(), &[]);
     }
 }

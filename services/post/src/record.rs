@@ -4,27 +4,34 @@
 //! Entries of the journal have no texts: the recorder reads the posts and comments as they are. One
 //! that is gone was deleted since: a post leaves Redis for the archive only once it is recorded.
 
+mod missing;
 mod restore;
 mod rows;
 mod tombstones;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem,
+    pin::pin,
+};
 
-use futures::future;
+use futures::{Stream, StreamExt as _, TryStreamExt as _, future, stream};
 use microblog_domain::{CommentId, Partition, PostId, UserId};
-use microblog_keyspace::{Change, Entry, Order, Recovery};
+use microblog_keyspace::{self as keyspace, Change, Entry, Order, Page, Recovery};
 use microblog_record::{
-    Database, Migration, POSITIONS, RecordError, Recorder, Replace, Tables, Work, WriteTransaction,
+    Damaged, Database, Migration, POSITIONS, RecordError, Recorder, Replace, Tables, Work,
+    WriteTransaction,
 };
 
 pub(crate) use tombstones::remove_tombstones;
 
 use crate::{
-    archive::{Archive, Config},
+    archive::{Archive, Config, RECORD},
     journal::{JournalEntry, Reaction, ReactionList},
     keys,
-    post::MadeByRequest,
-    record::restore::Restore,
+    metrics::Metrics,
+    post::{Counts, MadeByRequest},
+    record::{restore::Restore, rows::CountChanges},
     store::{JOURNALS, List, PostSet, Store, post_ids},
 };
 
@@ -34,23 +41,30 @@ const PAGE: usize = 500;
 /// The most posts whose lists are read at once.
 const POSTS_AT_ONCE: usize = 100;
 
+/// The lists that are read at once to fill a database.
+const READ_TOGETHER: usize = 16;
+
 /// The tables of the service.
 pub struct PostTables {
     store: Store,
     hot: Config,
+    metrics: Metrics,
 }
 
 /// Returns the recorder of the service. After a recovery, the posts of the hot window are in Redis.
 pub fn recorder(store: &Store, archive: &Archive, hot: &Config) -> Recorder<PostTables> {
     let (keyspace, database) = (store.keyspace().clone(), archive.database().clone());
     let store = store.ignoring_closed();
-    let tables = PostTables { store, hot: hot.clone() };
-    Recorder::new("post record", database, keyspace, JOURNALS, tables)
+    let tables = PostTables { store, hot: hot.clone(), metrics: Metrics::new() };
+    Recorder::new(RECORD, database, keyspace, JOURNALS, tables)
 }
 
 impl Tables for PostTables {
-    const MIGRATIONS: &[Migration] =
-        &[POSITIONS, (2, "posts", include_str!("record/0002_posts.sql"))];
+    const MIGRATIONS: &[Migration] = &[
+        POSITIONS,
+        (2, "posts", include_str!("record/0002_posts.sql")),
+        (3, "backups", include_str!("record/0003_backups.sql")),
+    ];
 
     const READS_SUBJECTS: bool = true;
 
@@ -75,10 +89,15 @@ impl Tables for PostTables {
         Box::pin(self.clear_partition(transaction, partition))
     }
 
-    fn restore<'a>(&'a self, database: &'a Database, recovery: Recovery) -> Work<'a> {
-        let archive = Archive::new(database.clone());
+    fn restore<'a>(
+        &'a self,
+        database: &'a Database,
+        recovery: Recovery,
+        damaged: &'a Damaged,
+    ) -> Work<'a> {
+        let (store, archive) = (&self.store, Archive::new(database.clone()));
         let (hot, partition) = (&self.hot, recovery.partition);
-        Box::pin(Restore { store: &self.store, archive, hot, recovery, partition }.run())
+        Box::pin(Restore { store, archive, hot, recovery, partition, damaged }.run())
     }
 
     fn fill<'a>(
@@ -200,20 +219,22 @@ impl PostTables {
             let posts = changes.posts_with_parts();
             changes.retain_parts_of(&rows::existing(transaction, &posts).await?);
         }
+        let mut counts = CountChanges::new();
         let comments: Vec<_> = changes.comments.iter().collect();
         for comments in comments.chunks(POSTS_AT_ONCE) {
             let read = comments.iter().map(|(post, ids)| self.store.comments(**post, ids));
             let read = future::try_join_all(read).await?;
-            rows::insert_comments(transaction, &read.concat()).await?;
+            rows::insert_comments(transaction, &read.concat(), &mut counts).await?;
         }
         let ends = changes.deleted_comments.iter();
         let ends: Vec<_> = ends.map(|(&(post, id), &stamp)| (post, id, stamp)).collect();
-        rows::delete_comments(transaction, &ends).await?;
+        rows::delete_comments(transaction, &ends, &mut counts).await?;
         for list in [ReactionList::Likes, ReactionList::Reposts] {
             let of_list = changes.reactions.values().filter(|reaction| reaction.list == list);
             let of_list: Vec<_> = of_list.copied().collect();
-            rows::write_reactions(transaction, list, &of_list, replace).await?;
+            rows::write_reactions(transaction, list, &of_list, replace, &mut counts).await?;
         }
+        rows::change_counts(transaction, &counts).await?;
         let ends: Vec<_> = changes.deleted_posts.into_iter().collect();
         rows::delete_posts(transaction, &ends).await?;
         rows::insert_requests(transaction, &changes.requests).await?;
@@ -222,7 +243,7 @@ impl PostTables {
     }
 
     // Deletes the rows of posts that are in Redis, and of those that were deleted there: newer than
-    // all that were evicted. The others are in the archive alone.
+    // all that were evicted, or with a tombstone. The others are in the archive alone.
     async fn clear_partition(
         &self,
         transaction: &mut WriteTransaction,
@@ -232,19 +253,25 @@ impl PostTables {
         let mut after = 0;
         loop {
             let ids = rows::page(transaction, partition, after, POSTS_AT_ONCE).await?;
-            let Some(last) = ids.last() else { return Ok(()) };
+            let Some(last) = ids.last() else { break };
             after = last.get();
             let exist = self.store.exist(&ids).await?;
-            let is_stale = |(&id, in_redis): (&PostId, bool)| {
-                (in_redis || watermark.is_none_or(|watermark| id > watermark)).then_some(id)
+            let deleted = self.store.have_tombstones(&ids).await?;
+            let is_stale = |(&id, (in_redis, is_deleted)): (&PostId, (bool, bool))| {
+                let is_newer = watermark.is_none_or(|watermark| id > watermark);
+                (in_redis || is_deleted || is_newer).then_some(id)
             };
-            let stale: Vec<_> = ids.iter().zip(exist).filter_map(is_stale).collect();
+            let stale: Vec<_> =
+                ids.iter().zip(exist.into_iter().zip(deleted)).filter_map(is_stale).collect();
             if !stale.is_empty() {
                 rows::delete_rows(transaction, &["comments", "likes", "reposts"], "post", &stale)
                     .await?;
                 rows::delete_rows(transaction, &["posts"], "id", &stale).await?;
             }
         }
+        let missing = missing::find(&self.store, transaction, partition).await?;
+        self.metrics.add_missing(missing);
+        Ok(())
     }
 
     // Posts move from the lists of their authors to the set of evictable ones, so that comes last.
@@ -256,25 +283,20 @@ impl PostTables {
         let mut cursor = 0;
         loop {
             let (next, authors) = self.store.authors(partition, cursor).await?;
-            for author in authors {
-                self.fill_set(transaction, PostSet::Of(author)).await?;
-            }
+            let sets = authors.into_iter().map(PostSet::Of).collect();
+            self.fill_sets(transaction, sets).await?;
             if next == 0 {
                 break;
             }
             cursor = next;
         }
-        self.fill_set(transaction, PostSet::Evictable(partition)).await?;
-        let mut after = None;
-        loop {
-            let page = self.store.tombstones(partition, after, PAGE).await?;
-            let ends = page.entries.iter();
+        self.fill_sets(transaction, vec![PostSet::Evictable(partition)]).await?;
+        let read = |after| self.store.tombstones(partition, after, PAGE);
+        let mut tombstones = pin!(pages(read));
+        while let Some(page) = tombstones.try_next().await? {
+            let ends = page.iter();
             let ends = ends.filter_map(|entry| Some((PostId::new(entry.member)?, entry.score)));
             rows::delete_posts(transaction, &ends.collect::<Vec<_>>()).await?;
-            after = page.entries.last().copied();
-            if !page.more {
-                break;
-            }
         }
         let deletions = self.store.forgotten(partition).await?;
         let deletions: Vec<_> =
@@ -282,72 +304,95 @@ impl PostTables {
         Ok(rows::upsert_deletions(transaction, &deletions).await?)
     }
 
-    async fn fill_set(
+    async fn fill_sets(
         &self,
         transaction: &mut WriteTransaction,
-        set: PostSet,
+        sets: Vec<PostSet>,
     ) -> Result<(), RecordError> {
-        let mut after = None;
-        loop {
-            let page = self.store.post_set(set, after, POSTS_AT_ONCE).await?;
-            self.fill_posts(transaction, &post_ids(&page.entries)).await?;
-            after = page.entries.last().copied();
-            if !page.more {
-                return Ok(());
+        let read = |set| Box::pin(pages(move |after| self.store.post_set(set, after, PAGE)));
+        let mut pages = stream::iter(sets).map(read).flatten_unordered(READ_TOGETHER);
+        let mut ids = Vec::new();
+        while let Some(page) = pages.try_next().await? {
+            ids.extend(post_ids(&page));
+            if ids.len() >= PAGE {
+                self.fill_posts(transaction, mem::take(&mut ids)).await?;
             }
         }
+        self.fill_posts(transaction, ids).await
     }
 
     async fn fill_posts(
         &self,
         transaction: &mut WriteTransaction,
-        ids: &[PostId],
+        mut ids: Vec<PostId>,
     ) -> Result<(), RecordError> {
-        let found: Vec<_> = self.store.posts(ids, None).await?.into_iter().flatten().collect();
+        // A scan may return an author twice.
+        ids.sort_unstable();
+        ids.dedup();
+        let found: Vec<_> = self.store.posts(&ids, None).await?.into_iter().flatten().collect();
         let posts: Vec<_> = found.iter().map(|post| (post.id, post.content.clone())).collect();
         rows::insert_posts(transaction, &posts).await?;
         let ids: Vec<_> = posts.iter().map(|(id, _)| *id).collect();
         let existing = rows::existing(transaction, &ids).await?;
         let found: Vec<_> = found.into_iter().filter(|post| existing.contains(&post.id)).collect();
-        let with = |count: fn(&crate::Counts) -> u64| {
-            found.iter().filter(move |post| count(&post.counts) > 0).map(|post| post.id)
+        let with = |count: fn(&Counts) -> u64| {
+            let with = found.iter().filter(move |post| count(&post.counts) > 0);
+            with.map(|post| post.id).collect::<Vec<_>>()
         };
-        for id in with(|counts| counts.likes) {
-            self.fill_reactions(transaction, ReactionList::Likes, id).await?;
+        let mut counts = CountChanges::new();
+        for (list, posts) in [
+            (ReactionList::Likes, with(|counts| counts.likes)),
+            (ReactionList::Reposts, with(|counts| counts.reposts)),
+        ] {
+            self.fill_reactions(transaction, list, posts, &mut counts).await?;
         }
-        for id in with(|counts| counts.reposts) {
-            self.fill_reactions(transaction, ReactionList::Reposts, id).await?;
-        }
-        for id in with(|counts| counts.comments) {
-            self.fill_comments(transaction, id).await?;
-        }
-        Ok(())
+        let commented = with(|counts| counts.comments);
+        self.fill_comments(transaction, commented, &mut counts).await?;
+        Ok(rows::change_counts(transaction, &counts).await?)
+    }
+
+    // Returns the pages of a list of posts, in any order.
+    fn lists(
+        &self,
+        list: List,
+        posts: Vec<PostId>,
+    ) -> impl Stream<Item = Result<(PostId, Vec<Entry>), keyspace::Error>> {
+        let read = move |post| {
+            let pages = pages(move |after| self.store.list(list, post, after, PAGE));
+            Box::pin(pages.map_ok(move |page| (post, page)))
+        };
+        stream::iter(posts).map(read).flatten_unordered(READ_TOGETHER)
     }
 
     async fn fill_reactions(
         &self,
         transaction: &mut WriteTransaction,
         list: ReactionList,
-        post: PostId,
+        posts: Vec<PostId>,
+        counts: &mut CountChanges,
     ) -> Result<(), RecordError> {
         let of_store = match list {
             ReactionList::Likes => List::Likers,
             ReactionList::Reposts => List::Reposts,
         };
-        let mut after = None;
+        let mut lists = self.lists(of_store, posts);
+        let mut reactions = BTreeMap::new();
         loop {
-            let page = self.store.list(of_store, post, after, PAGE).await?;
-            let reaction = |&Entry { member, score: since }: &Entry| Reaction {
-                list,
-                post,
-                member,
-                since,
-                exists: true,
-            };
-            let reactions: Vec<_> = page.entries.iter().map(reaction).collect();
-            rows::write_reactions(transaction, list, &reactions, Replace::Older).await?;
-            after = page.entries.last().copied();
-            if !page.more {
+            let page = lists.try_next().await?;
+            let is_end = page.is_none();
+            if let Some((post, page)) = page {
+                for Entry { member, score: since } in page {
+                    // A statement writes a row once. An entry may be on two pages, if it changes.
+                    let reaction = Reaction { list, post, member, since, exists: true };
+                    let known = reactions.entry((post, member)).or_insert(reaction);
+                    known.since = known.since.max(since);
+                }
+            }
+            if is_end || reactions.len() >= PAGE {
+                let read: Vec<_> = mem::take(&mut reactions).into_values().collect();
+                rows::write_reactions(transaction, list, &read, Replace::Older, counts).await?;
+            }
+            if is_end {
                 return Ok(());
             }
         }
@@ -356,18 +401,34 @@ impl PostTables {
     async fn fill_comments(
         &self,
         transaction: &mut WriteTransaction,
-        post: PostId,
+        posts: Vec<PostId>,
+        counts: &mut CountChanges,
     ) -> Result<(), RecordError> {
-        let mut after = None;
-        loop {
-            let page = self.store.list(List::Comments(Order::Oldest), post, after, PAGE).await?;
-            let ids = page.entries.iter().filter_map(|entry| CommentId::new(entry.member));
-            let comments = self.store.comments(post, &ids.collect::<Vec<_>>()).await?;
-            rows::insert_comments(transaction, &comments).await?;
-            after = page.entries.last().copied();
-            if !page.more {
-                return Ok(());
+        let read = async |(post, page): (PostId, Vec<Entry>)| {
+            let ids = page.iter().filter_map(|entry| CommentId::new(entry.member));
+            self.store.comments(post, &ids.collect::<Vec<_>>()).await
+        };
+        let lists = self.lists(List::Comments(Order::Oldest), posts);
+        let mut lists = pin!(lists.map_ok(read).try_buffer_unordered(READ_TOGETHER));
+        let mut comments = Vec::new();
+        while let Some(page) = lists.try_next().await? {
+            comments.extend(page);
+            if comments.len() >= PAGE {
+                rows::insert_comments(transaction, &mem::take(&mut comments), counts).await?;
             }
         }
+        Ok(rows::insert_comments(transaction, &comments, counts).await?)
     }
+}
+
+/// Returns the pages of a sorted set.
+fn pages<R: Future<Output = Result<Page, keyspace::Error>>>(
+    read: impl Fn(Option<Entry>) -> R,
+) -> impl Stream<Item = Result<Vec<Entry>, keyspace::Error>> {
+    stream::try_unfold((read, Some(None)), async |(read, after)| {
+        let Some(after) = after else { return Ok(None) };
+        let page = read(after).await?;
+        let next = page.entries.last().copied().filter(|_| page.more).map(Some);
+        Ok(Some((page.entries, (read, next))))
+    })
 }

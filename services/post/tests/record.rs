@@ -8,7 +8,7 @@
 mod aging;
 mod support;
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use aging::Aging;
 use futures::{StreamExt as _, future, stream};
@@ -237,6 +237,82 @@ async fn flush(system: &System) {
 }
 
 #[tokio::test]
+async fn damaged_rows_are_named_and_left_out() {
+    on_all(async |archives, topology| {
+        let aging = Aging::start_in(topology, archives, 10, &[]).await;
+        let system = &aging.system;
+        let mut made = Vec::new();
+        for text in ["intact", "text", "author", "root"] {
+            made.push(system.create(AUTHOR, text).await.unwrap().id);
+        }
+        let [intact, text, author, other] = made[..] else { panic!("four posts") };
+        let repost = system.repost(OTHER, intact).await.unwrap().id;
+        for fan in [OTHER, FAN] {
+            system.like(fan, intact).await.unwrap();
+        }
+        let comment = system.comment(FAN, intact, "comment", 0).await.unwrap().id;
+        let bad_comment = system.comment(FAN, intact, "bad", 0).await.unwrap().id;
+        forget(&aging, GONE).await;
+        aging.archive().await;
+        let mut connection = connect(&aging.url).await;
+        // PostgreSQL rejects what is not UTF-8, or no number.
+        let (bad_text, bad_number) = match connection.backend_name() {
+            "SQLite" => ("text = CAST(x'ff' AS TEXT)", "'x'"),
+            _ => ("likes = -1", "-2"),
+        };
+        for change in [
+            format!("UPDATE posts SET {bad_text} WHERE id = {text}"),
+            format!("UPDATE posts SET author = -5 WHERE id = {author}"),
+            format!("UPDATE posts SET root = {bad_number} WHERE id = {other}"),
+            format!("UPDATE likes SET since = {bad_number} WHERE member = {FAN}"),
+            format!("UPDATE comments SET author = 0 WHERE id = {bad_comment}"),
+            format!("UPDATE reposts SET member = -4 WHERE member = {repost}"),
+            format!("UPDATE requests SET request = 'x' WHERE id = {intact}"),
+            format!("UPDATE deleted_accounts SET since = -1 WHERE account = {GONE}"),
+        ] {
+            assert_eq!(execute(&mut connection, &change).await, 1, "{change}");
+        }
+        flush(system).await;
+        let begun = aging.recorder.begin_restore(Source::Database, false).await.unwrap();
+        let mut damaged = BTreeSet::new();
+        let restore = |partition| aging.recorder.restore(&begun, partition);
+        let mut restored = stream::iter(Partition::all()).map(restore).buffer_unordered(8);
+        while let Some(restored) = restored.next().await {
+            assert!(restored.unwrap());
+        }
+        for partition in Partition::all() {
+            let rows = aging.recorder.damaged_rows(partition).await.unwrap();
+            damaged.extend(rows.into_iter().map(|row| (row.table, row.key)));
+        }
+        let expected = [
+            ("posts", format!("id={text}")),
+            ("posts", "author=-5".to_owned()),
+            ("posts", format!("id={other}")),
+            ("likes", format!("post={intact} member={FAN}")),
+            ("comments", format!("id={bad_comment} post={intact}")),
+            ("reposts", format!("post={intact} member=-4")),
+            ("requests", format!("id={intact}")),
+            ("deleted_accounts", format!("account={GONE}")),
+        ];
+        let expected = expected.map(|(table, key)| (table.to_owned(), key));
+        assert_eq!(damaged, expected.into());
+        sweep(&aging).await;
+        // What is intact is there, and damaged posts hide no others.
+        let whole = async |list: List| list.whole(&system.client, 3).await;
+        assert_eq!(whole(List::UserPosts(AUTHOR)).await, [intact]);
+        assert_eq!(whole(List::Likers(intact)).await, [OTHER]);
+        assert_eq!(whole(List::oldest(intact)).await, [comment]);
+        assert_eq!(whole(List::Reposts(intact)).await, [repost]);
+        let new = system.create(AUTHOR, "new").await.unwrap().id;
+        system.like(FAN, intact).await.unwrap();
+        aging.archive().await;
+        assert_eq!(whole(List::UserPosts(AUTHOR)).await, [new, intact]);
+        assert_eq!(whole(List::Likers(intact)).await, [FAN, OTHER]);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn an_empty_redis_is_restored() {
     on_all(async |archives, topology| {
         let aging = Aging::start_in(topology, archives, 2, &[]).await;
@@ -283,6 +359,33 @@ async fn an_empty_redis_is_restored() {
     .await;
 }
 
+#[tokio::test]
+async fn long_lists_are_restored_over_several_connections() {
+    const LIKES: u64 = 1_200_000;
+    let archives = ArchiveServer::start(Kind::Sqlite).await;
+    let aging = Aging::start(&archives, 10).await;
+    let post = aging.system.create(AUTHOR, "liked").await.unwrap().id;
+    aging.archive().await;
+    let mut archive = connect(&aging.url).await;
+    let like = format!(
+        "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {LIKES}) \
+         INSERT INTO likes (post, member, since, ended) SELECT {post}, 4096 * n, {post}, 0 FROM n"
+    );
+    execute(&mut archive, &like).await;
+    execute(&mut archive, &format!("UPDATE posts SET likes = {LIKES} WHERE id = {post}")).await;
+    flush(&aging.system).await;
+    let more = ["--redis-connections=4", &format!("--database-url={}", aging.url)];
+    let config = support::config(&aging.system.redis.url("post"), &more);
+    let store = Store::open(&config).unwrap();
+    let recorder = recorder(&store, &aging.archive, &config.archive);
+    let begun = recorder.begin_restore(Source::Database, true).await.unwrap();
+    assert!(recorder.restore(&begun, user(1).partition()).await.unwrap());
+    let list = format!("post:{{{}}}:likes:{post}", user(1).partition());
+    let mut admin = aging.system.redis.nodes()[0].admin().await;
+    let likes: u64 = redis::cmd("ZCARD").arg(list).query_async(&mut admin).await.unwrap();
+    assert_eq!(likes, LIKES);
+}
+
 /// Returns all keys of a Redis with their contents.
 async fn copy(system: &System) -> Vec<(String, Vec<u8>)> {
     let mut admin = system.redis.nodes()[0].admin().await;
@@ -298,6 +401,10 @@ async fn copy(system: &System) -> Vec<(String, Vec<u8>)> {
 
 async fn put_back(system: &System, copy: &[(String, Vec<u8>)]) {
     flush(system).await;
+    write(system, copy).await;
+}
+
+async fn write(system: &System, copy: &[(String, Vec<u8>)]) {
     let mut admin = system.redis.nodes()[0].admin().await;
     for (key, dump) in copy {
         let restore = redis::cmd("RESTORE").arg(key).arg(0).arg(dump).take();
@@ -312,6 +419,12 @@ async fn an_older_copy_of_redis_is_recovered() {
         let aging = Aging::start(&archives, 2).await;
         let system = &aging.system;
         let mut posts = world(&aging).await;
+        // The copy lacks that a post was delivered, which is deleted later.
+        let outbox = format!("post:{{{}}}:outbox", support::post(posts[9]).partition());
+        let mut add = redis::cmd("ZADD");
+        add.arg(outbox).arg(posts[9]).arg(posts[9]);
+        let mut admin = system.redis.nodes()[0].admin().await;
+        add.exec_async(&mut admin).await.unwrap();
         let copied = copy(system).await;
         // What follows is lost: a hot post is deleted, one is published, reposted and liked, an
         // evicted one is liked and commented on, likes and comments end, another one is evicted.
@@ -348,6 +461,8 @@ async fn an_older_copy_of_redis_is_recovered() {
         let of_author = List::UserPosts(AUTHOR).whole(&system.client, 2).await;
         assert_eq!(of_author[0], made);
         assert!(!of_author.contains(&hot));
+        let backlogs = system.store.backlogs(support::post(hot).partition()).await.unwrap();
+        assert_eq!(backlogs, [0; 3]);
         aging.is_sound().await;
         let everyone: Vec<_> = (1..=9).map(id).collect();
         aging.age(&everyone).await;
@@ -387,6 +502,39 @@ async fn an_interrupted_recovery_is_repeated() {
 }
 
 #[tokio::test]
+async fn a_repost_whose_deletion_was_lost_is_listed_again() {
+    let archives = ArchiveServer::start(Kind::Sqlite).await;
+    let aging = Aging::start(&archives, 5).await;
+    let system = &aging.system;
+    let target = system.create(AUTHOR, "target").await.unwrap().id;
+    let repost = system.repost(OTHER, target).await.unwrap().id;
+    let partition = support::post(repost).partition();
+    assert_ne!(partition, support::post(target).partition());
+    aging.archive().await;
+    let older = copy(system).await;
+    let prefix = format!("post:{{{partition}}}:");
+    let older: Vec<_> = older.into_iter().filter(|(key, _)| key.starts_with(&prefix)).collect();
+    let mut archive = connect(&aging.url).await;
+    system.delete(OTHER, repost).await.unwrap();
+    aging.archive().await;
+    // Only the post that it repeats still has it, and the record of that.
+    let row = format!(
+        "UPDATE posts SET deleted = 0, author = {OTHER}, root = {target}, reposted = {target} \
+         WHERE id = {repost}"
+    );
+    assert_eq!(execute(&mut archive, &row).await, 1);
+    let lost = copy(system).await.into_iter().map(|(key, _)| key);
+    let lost: Vec<_> = lost.filter(|key| key.starts_with(&prefix)).collect();
+    let mut admin = system.redis.nodes()[0].admin().await;
+    let () = redis::cmd("DEL").arg(lost).query_async(&mut admin).await.unwrap();
+    write(system, &older).await;
+    recover(&aging, [partition].into_iter()).await;
+    sweep(&aging).await;
+    assert_eq!(List::Reposts(target).whole(&system.client, 5).await, [repost]);
+    aging.is_sound().await;
+}
+
+#[tokio::test]
 async fn reposts_on_one_side_only_are_completed() {
     let archives = ArchiveServer::start(Kind::Sqlite).await;
     let aging = Aging::start(&archives, 5).await;
@@ -414,6 +562,38 @@ async fn reposts_on_one_side_only_are_completed() {
     aging.is_sound().await;
 }
 
+/// Removes all entries but the last ones, as if many had followed.
+async fn trim_journals(system: &System) {
+    let mut admin = system.redis.nodes()[0].admin().await;
+    for partition in partitions() {
+        let key = format!("post:{{{partition}}}:journal");
+        let trim = redis::cmd("XTRIM").arg(&key).arg("MAXLEN").arg(1).take();
+        let _: u64 = trim.query_async(&mut admin).await.unwrap();
+    }
+}
+
+impl Aging {
+    /// Continues with a database that is older than Redis. Returns how many partitions it lacked
+    /// changes of as well.
+    async fn put_back(self, url: &str) -> (Self, usize) {
+        let flags = aging::flags(url, 2);
+        let flags: Vec<_> = flags.iter().map(String::as_str).collect();
+        let config = support::config(&self.system.redis.url("post"), &flags);
+        let archive = microblog_post::Archive::open(&config.database).unwrap().unwrap();
+        let stale = recorder(&self.system.store, &archive, &config.archive);
+        stale.run().await.unwrap();
+        let begun = stale.begin_restore(Source::Database, false).await.unwrap();
+        let mut changed = 0;
+        for partition in partitions() {
+            changed += usize::from(stale.restore(&begun, partition).await.unwrap());
+        }
+        let service = microblog_post::service(&config, None, support::WITHOUT_JOBS).await.unwrap();
+        let client = support::client(&support::run(service, &config));
+        let store = Store::open(&config).unwrap();
+        (Self::on(System { client, store, ..self.system }, url, 2).await, changed)
+    }
+}
+
 #[tokio::test]
 async fn a_database_from_an_older_copy_is_written_anew() {
     let archives = ArchiveServer::start(Kind::Sqlite).await;
@@ -430,37 +610,50 @@ async fn a_database_from_an_older_copy_is_written_anew() {
     system.unlike(FAN, posts[9]).await.unwrap();
     system.unlike(id(20), posts[1]).await.unwrap();
     aging.archive().await;
-    let mut admin = system.redis.nodes()[0].admin().await;
-    for partition in partitions() {
-        let key = format!("post:{{{partition}}}:journal");
-        let trim = redis::cmd("XTRIM").arg(&key).arg("MAXLEN").arg(1).take();
-        let _: u64 = trim.query_async(&mut admin).await.unwrap();
-    }
+    trim_journals(system).await;
     let all: Vec<_> = posts.iter().copied().chain([made]).collect();
     let before = seen(&aging, &all).await;
-    let Aging { system, config, .. } = aging;
-    let older = microblog_post::Config {
-        database: support::config("", &[&format!("--database-url={url}")]).database,
-        ..config
-    };
-    let archive = microblog_post::Archive::open(&older.database).unwrap().unwrap();
-    let stale = recorder(&system.store, &archive, &older.archive);
-    stale.run().await.unwrap();
-    let begun = stale.begin_restore(Source::Database, false).await.unwrap();
-    let mut changed = 0;
-    for partition in partitions() {
-        changed += usize::from(stale.restore(&begun, partition).await.unwrap());
-    }
+    let (aging, changed) = aging.put_back(&url).await;
     assert_eq!(changed, 2, "the partitions with changes");
-    let flags = aging::flags(&url, 2);
-    let flags: Vec<_> = flags.iter().map(String::as_str).collect();
-    let config = support::config(&system.redis.url("post"), &flags);
-    let service = microblog_post::service(&config, None, support::WITHOUT_JOBS).await.unwrap();
-    let client = support::client(&support::run(service, &config));
-    let store = Store::open(&config).unwrap();
-    let aging = Aging::on(System { client, store, ..system }, &url, 2).await;
     sweep(&aging).await;
     assert_eq!(seen(&aging, &all).await, before);
+    aging.is_sound().await;
+}
+
+#[tokio::test]
+async fn posts_evicted_since_the_copy_of_a_restored_database_are_listed_as_missing() {
+    let archives = ArchiveServer::start(Kind::Sqlite).await;
+    let aging = Aging::start(&archives, 2).await;
+    let posts = world(&aging).await;
+    let url = archives.another().await;
+    let file = url.strip_prefix("sqlite://").unwrap().split('?').next().unwrap();
+    execute(&mut connect(&aging.url).await, &format!("VACUUM INTO '{file}'")).await;
+    let system = &aging.system;
+    let mut lost = Vec::new();
+    for n in 0..5 {
+        lost.push(system.create(AUTHOR, &format!("late {n}")).await.unwrap().id);
+    }
+    let kept = lost.split_off(3);
+    aging.evict(&lost).await;
+    // One that the copy has was deleted since.
+    system.delete(AUTHOR, posts[0]).await.unwrap();
+    aging.archive().await;
+    trim_journals(system).await;
+
+    let (aging, changed) = aging.put_back(&url).await;
+    assert_eq!(changed, 1);
+    sweep(&aging).await;
+    // The two that were on her list when the copy was made were evicted as well, but it has them.
+    let missing = "SELECT author, posts FROM missing_posts";
+    let missing = numbers(&mut connect(&url).await, missing).await;
+    assert_eq!(missing, [[AUTHOR.cast_signed(), 3]]);
+    for post in lost {
+        let found = aging.system.get(post, 0).await;
+        assert_rejected(found, Code::NotFound, ErrorReason::PostNotFound);
+    }
+    let of_author = List::UserPosts(AUTHOR).whole(&aging.system.client, 2).await;
+    let [fourth, fifth] = kept[..] else { unreachable!("two are left") };
+    assert_eq!(of_author, [fifth, fourth, posts[9], posts[6], posts[3]]);
     aging.is_sound().await;
 }
 
@@ -493,6 +686,8 @@ async fn a_partition_that_lacks_changes_does_not_stop_the_jobs_of_the_others() {
     sweeper.notify_targets(Duration::ZERO).await.unwrap();
     assert_eq!(system.get(post, 0).await.unwrap().reposts, 1);
     forget_marked(&aging.tiered(), &aging.posts()).await.unwrap();
+    // The evictor goes on to the next partition.
+    aging.evictor.partition(user(1).partition()).await.unwrap();
 
     // An erasure visits all partitions.
     aging.recorder.recover_lost().await.unwrap();

@@ -5,32 +5,32 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement that fails panics")]
 
-use std::{
-    fs,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+#[path = "../../shared/record/benches/support/mod.rs"]
+mod recording;
+
+use std::{sync::Arc, time::Instant};
 
 use clap::Parser as _;
-use futures::{StreamExt as _, stream};
 use microblog_domain::{Partition, UserId};
-use microblog_record::{Database, Recorder, Restore, Source};
-use microblog_relation::{Config, Edge, EdgeSaga, GraphTables, Store, recorder};
-use microblog_testkit::{PostgresServer, RedisServer, redis};
+use microblog_record::Source;
+use microblog_relation::{Config, Edge, EdgeSaga, Store, recorder};
+use microblog_testkit::{Database, RedisServer, redis};
 
 const PARTITION_ACCOUNTS: u64 = 1_000;
 const FOLLOWS_EACH: u64 = 100;
-
-/// Partitions that are restored at once, as by the RPC.
-const AT_ONCE: usize = 8;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() {
-    let follows = std::env::args().skip(1).find_map(|word| word.parse().ok());
+    let follows = recording::argument(0).unwrap_or(1_000_000);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(measure(follows.unwrap_or(1_000_000)));
+    runtime.block_on(async {
+        for database in Database::both().await {
+            println!("{}:", database.kind());
+            measure(&database, follows).await;
+        }
+    });
 }
 
 /// Returns an account, the `n`th one of a partition.
@@ -38,20 +38,10 @@ fn account(n: u64, partition: u64) -> UserId {
     UserId::new((1 + n) << 12 | partition << 2).unwrap()
 }
 
-async fn measure(follows: u64) {
-    let directory = tempfile::tempdir().unwrap();
-    let sqlite = format!("sqlite://{}/relation.sqlite", directory.path().display());
-    let postgres = PostgresServer::start().await;
-    for url in [sqlite, postgres.url()] {
-        println!("{}:", url.split(':').next().unwrap());
-        of_database(&url, follows).await;
-    }
-}
-
-async fn of_database(url: &str, follows: u64) {
+async fn measure(database: &Database, follows: u64) {
     let server = RedisServer::start().await;
-    let flags = ["relation", "--redis-url", &server.url("relation"), "--database-url", url];
-    let config = Config::parse_from(flags);
+    let url = server.url("relation");
+    let config = Config::parse_from(["relation", "--redis-url", &url, &database.flag()]);
     let store = Store::open(&config).unwrap();
     assert!(store.is_ready().await);
     let edges = EdgeSaga::new(store.clone());
@@ -68,24 +58,20 @@ async fn of_database(url: &str, follows: u64) {
         to: account(n % 997, (n * 31 + 5) % 1_024),
     });
     import(&edges, of_all.filter(|edge| edge.from != edge.to)).await;
-    let database = Database::open(&config.database).unwrap().unwrap();
+    let database = microblog_record::Database::open(&config.database).unwrap().unwrap();
     let recorder = Arc::new(recorder(store, database));
-    let all = (follows + PARTITION_ACCOUNTS * FOLLOWS_EACH) as f64;
-    let filled = timed(async { recorder.run().await.unwrap() }).await;
-    report("recorded from nothing", filled, all);
+    let all = (follows + PARTITION_ACCOUNTS * FOLLOWS_EACH, "follows");
+    recording::record(&recorder, all).await;
 
     let mut admin = server.admin().await;
     lose(&mut admin, "rel:{0}:*").await;
     let begun = recorder.begin_restore(Source::Database, true).await.unwrap();
-    let recovered = timed(restore(&recorder, &begun, Partition::new(0))).await;
-    println!("  a partition of 100,000 follows recovered: {:.1} s", s(recovered));
+    let started = Instant::now();
+    assert!(recorder.restore(&begun, Partition::new(0)).await.unwrap());
+    let seconds = started.elapsed().as_secs_f64();
+    println!("  a partition of 100,000 follows recovered: {seconds:.1} s");
 
-    let () = redis::cmd("FLUSHALL").query_async(&mut admin).await.unwrap();
-    let restored = timed(async {
-        let restored = stream::iter(Partition::all()).map(|at| restore(&recorder, &begun, at));
-        restored.buffer_unordered(AT_ONCE).collect::<Vec<_>>().await;
-    });
-    report("all restored", restored.await, all);
+    recording::restore_all(&server, &recorder, all).await;
 }
 
 async fn import(edges: &EdgeSaga, mut follows: impl Iterator<Item = Edge>) {
@@ -98,33 +84,10 @@ async fn import(edges: &EdgeSaga, mut follows: impl Iterator<Item = Edge>) {
     }
 }
 
-async fn restore(recorder: &Recorder<GraphTables>, begun: &Restore, partition: Partition) {
-    assert!(recorder.restore(begun, partition).await.unwrap());
-}
-
 /// Deletes the keys that match a pattern.
 async fn lose(admin: &mut redis::aio::MultiplexedConnection, pattern: &str) {
     let keys: Vec<String> = redis::cmd("KEYS").arg(pattern).query_async(admin).await.unwrap();
     for keys in keys.chunks(1_000) {
         let () = redis::cmd("UNLINK").arg(keys).query_async(admin).await.unwrap();
     }
-}
-
-async fn timed(work: impl Future<Output = ()>) -> Duration {
-    // Resets the peak.
-    fs::write("/proc/self/clear_refs", "5").unwrap();
-    let begun = Instant::now();
-    work.await;
-    begun.elapsed()
-}
-
-fn report(what: &str, duration: Duration, follows: f64) {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap().trim();
-    let rate = follows / s(duration);
-    println!("  {what}: {:.1} s, {rate:.0} follows a second, peak {peak}", s(duration));
-}
-
-fn s(duration: Duration) -> f64 {
-    duration.as_secs_f64()
 }

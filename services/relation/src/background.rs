@@ -35,11 +35,12 @@ pub(crate) fn jobs(
         Box::pin(run_periodically("measuring the clocks", CLOCKS_PERIOD, measure)),
     ];
     if let Some(recorder) = recorder {
-        let recovering = recorder.clone();
+        let (recovering, comparing) = (recorder.clone(), recorder.clone());
         let recover = async move || recovering.recover_lost().await;
         let record = async move || recorder.run().await;
         jobs.push(Box::pin(run_periodically("recording", PERIOD, record)));
         jobs.push(Box::pin(run_periodically("recovering", PERIOD, recover)));
+        jobs.push(Box::pin(async move { comparing.compare_after_connecting().await }));
     }
     jobs
 }

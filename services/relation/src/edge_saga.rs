@@ -38,6 +38,8 @@
 
 use std::collections::HashSet;
 
+use microblog_keyspace::Error as StoreError;
+
 use crate::{
     error::Error,
     graph::{Change, Conflict, Edge, List, Outcome, State},
@@ -203,13 +205,16 @@ impl EdgeSaga {
     }
 
     /// Runs steps 2 and 3 of changes of follows, each edge once. Compensates follows of deleted
-    /// accounts. A stale change that is still current gets a newer version.
+    /// accounts. A stale change that is still current gets a newer version. Fails if the partition of a
+    /// target is being recovered, after it has completed the other changes.
     pub async fn complete(&self, changes: &[Change]) -> Result<SagaResult, Error> {
         let mut completed = SagaResult::default();
         let (mut remaining, mut applied) = (changes.to_vec(), Vec::new());
+        let mut is_any_deferred = false;
         for _ in 0..ATTEMPTS_MAX {
             let projected = self.store.project(&remaining).await?;
-            applied.append(&mut remaining);
+            is_any_deferred |= !projected.deferred.is_empty();
+            applied.extend(remaining.drain(..).filter(|it| !projected.deferred.contains(it)));
             if !projected.rejected.is_empty() {
                 let rejected = || projected.rejected.iter().map(|change| change.edge);
                 completed.rejected.extend(rejected());
@@ -229,7 +234,7 @@ impl EdgeSaga {
         }
         // The sweeper continues with outbox entries that remain.
         self.store.acknowledge(&applied).await?;
-        Ok(completed)
+        if is_any_deferred { Err(StoreError::recovering().into()) } else { Ok(completed) }
     }
 
     /// Reconciles edges whose sides differ, unless the source edge has changed since it was read.

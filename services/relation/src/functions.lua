@@ -38,6 +38,12 @@ local function version_above(issued, seen, known)
   return integer(math.max(tonumber(issued), seen + 1, known + 1))
 end
 
+-- Returns the version at which an entry of a list ends, above that at which it began: the issued one,
+-- or the next one if the clock is behind.
+local function version_of_end(issued, list, member)
+  return version_above(issued, 0, tonumber(redis.call('ZSCORE', list, member) or 0))
+end
+
 -- Issues versions for new follows. After the clock was set back, they must exceed those of the
 -- user's other follows: home timelines find new follows by the newest version.
 local function issue_follows(clock, issuer, count, following)

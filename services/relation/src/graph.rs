@@ -172,13 +172,24 @@ impl List {
     }
 
     /// Returns the names of a beginning and an end of an entry in the change journal; `None` for a
-    /// list that follows from others.
+    /// list that follows from others of its account.
     pub(crate) const fn change_names(self) -> Option<[&'static str; 2]> {
         match self {
             Self::Following => Some(["follow", "unfollow"]),
+            Self::Followers => Some(["followed", "unfollowed"]),
             Self::Blocks => Some(["block", "unblock"]),
+            Self::BlockedBy => Some(["blocked", "unblocked"]),
             Self::Mutes => Some(["mute", "unmute"]),
-            Self::Followers | Self::Mutuals | Self::BlockedBy => None,
+            Self::Mutuals => None,
+        }
+    }
+
+    /// Returns the list of the other account from which its edges follow; `None` if there is none.
+    pub(crate) const fn source(self) -> Option<Self> {
+        match self {
+            Self::Followers => Some(Self::Following),
+            Self::BlockedBy => Some(Self::Blocks),
+            Self::Following | Self::Blocks | Self::Mutuals | Self::Mutes => None,
         }
     }
 

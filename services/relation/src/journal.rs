@@ -7,8 +7,8 @@ use crate::graph::{Change, Edge, List};
 /// An entry of the change journal of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JournalEntry {
-    /// A source edge, or an entry of a private list without inverse edges, began or ended. It need
-    /// not have existed before.
+    /// A source edge, an inverse edge, or an entry of a private list without inverse edges began or
+    /// ended. It need not have existed before. An inverse edge has the direction of its source edge.
     Edge(List, Change),
     /// The account was deleted, and its edges are being removed. Has the stamp.
     Forget(UserId, u64),
@@ -51,6 +51,8 @@ mod tests {
         for (entry, expected) in [
             ("follow 4 8 9", JournalEntry::Edge(List::Following, change(true))),
             ("unfollow 4 8 9", JournalEntry::Edge(List::Following, change(false))),
+            ("followed 4 8 9", JournalEntry::Edge(List::Followers, change(true))),
+            ("unfollowed 4 8 9", JournalEntry::Edge(List::Followers, change(false))),
             ("block 4 8 9", JournalEntry::Edge(List::Blocks, change(true))),
             ("unblock 4 8 9", JournalEntry::Edge(List::Blocks, change(false))),
             ("mute 4 8 9", JournalEntry::Edge(List::Mutes, change(true))),

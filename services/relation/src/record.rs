@@ -2,6 +2,11 @@
 //! deleted accounts. Inverse edges, indexes and mutuals follow from them.
 //!
 //! An edge that has ended keeps its row: the end is newer than what a copy of Redis may have.
+//!
+//! The journals of both accounts have the changes of a follow or block, and are recorded in any order:
+//! the greatest version wins, and at the same version the end. If Redis loses one side before it was
+//! recorded, the row is written from the other one, from which the recovery then restores it. Mutes
+//! have one journal, whose order counts: after a clock was set back, versions may be smaller.
 
 use std::{collections::BTreeMap, pin::pin, time::SystemTime};
 
@@ -9,16 +14,16 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use microblog_domain::{Partition, Stamp, UserId};
 use microblog_keyspace::{Change as JournalChange, Journals, Recovery};
 use microblog_record::{
-    Database, Error as DatabaseError, Migration, POSITIONS, RecordError, Recorder, Replace, Tables,
-    Work, WriteTransaction,
-    sql::{ROWS_MAX, number, read, read_id, rows, statement},
+    Damaged, Database, Error as DatabaseError, Migration, POSITIONS, RecordError, Recorder,
+    Replace, Tables, Work, WriteTransaction,
+    sql::{ROWS_MAX, check_partition, number, read, read_id, read_partition, rows, statement},
 };
-use sqlx::any::AnyRow;
+use sqlx::{Row as _, any::AnyRow};
 
 use crate::{
     edge_saga::EdgeSaga,
     error::Error,
-    graph::{Change, Conflict, Edge, List},
+    graph::{Change, Edge, List},
     journal::JournalEntry,
     keys,
     store::{Store, ids},
@@ -26,6 +31,9 @@ use crate::{
 
 /// The change journals of the service.
 const JOURNALS: Journals = Journals { key: keys::journal };
+
+/// The lists whose entries are edges.
+const RECORDED: [List; 3] = [List::Following, List::Blocks, List::Mutes];
 
 /// The most entries of a list that are read at once.
 const PAGE: usize = 1_000;
@@ -81,10 +89,15 @@ impl Tables for GraphTables {
         })
     }
 
-    fn restore<'a>(&'a self, database: &'a Database, recovery: Recovery) -> Work<'a> {
+    fn restore<'a>(
+        &'a self,
+        database: &'a Database,
+        recovery: Recovery,
+        damaged: &'a Damaged,
+    ) -> Work<'a> {
         let edges = EdgeSaga::new(self.store.clone());
         let partition = recovery.partition;
-        let restore = Restore { store: &self.store, edges, database, recovery, partition };
+        let restore = Restore { store: &self.store, edges, database, recovery, partition, damaged };
         Box::pin(restore.run())
     }
 
@@ -107,20 +120,26 @@ async fn apply(
     changes: &[JournalChange],
     replace: Replace,
 ) -> Result<(), sqlx::Error> {
-    // The last change of an edge counts: a statement writes a row once.
-    let (mut edges, mut deletions) = (BTreeMap::new(), BTreeMap::new());
+    // A statement writes a row once.
+    let (mut edges, mut mutes, mut deletions) =
+        (BTreeMap::<_, Change>::new(), BTreeMap::new(), BTreeMap::new());
     for change in changes {
         match JournalEntry::parse(&change.text) {
+            Some(JournalEntry::Edge(List::Mutes, change)) => {
+                mutes.insert((List::Mutes as i64, change.edge), change);
+            }
             Some(JournalEntry::Edge(list, change)) => {
-                edges.insert((list as i64, change.edge), change);
+                let source = list.source().unwrap_or(list) as i64;
+                let newest = edges.entry((source, change.edge)).or_insert(change);
+                if (newest.version, !newest.exists) < (change.version, !change.exists) {
+                    *newest = change;
+                }
             }
             Some(JournalEntry::Forget(user, stamp)) => {
                 deletions.entry(user).or_insert((stamp, false));
             }
             Some(JournalEntry::Forgotten(user, stamp)) => {
-                edges.retain(|&(kind, edge): &(i64, Edge), _| {
-                    kind != List::Mutes as i64 || edge.from != user
-                });
+                mutes.retain(|&(_, edge): &(i64, Edge), _| edge.from != user);
                 deletions.entry(user).or_insert((stamp, true)).1 = true;
             }
             None if is_about_the_journal(&change.text) => {}
@@ -132,8 +151,11 @@ async fn apply(
     for (user, _) in deletions.iter().filter(|(_, (_, is_done))| *is_done) {
         delete_mutes(transaction, *user).await?;
     }
-    let edges: Vec<_> = edges.into_iter().map(|((kind, _), edge)| (kind, edge)).collect();
-    upsert_edges(transaction, &edges, replace).await
+    let rows = |edges: BTreeMap<(i64, Edge), Change>| -> Vec<_> {
+        edges.into_iter().map(|((kind, _), edge)| (kind, edge)).collect()
+    };
+    upsert_edges(transaction, &rows(mutes), replace).await?;
+    upsert_edges(transaction, &rows(edges), Replace::Older).await
 }
 
 /// Returns whether an entry begins the journal, or an epoch of it.
@@ -170,7 +192,6 @@ impl GraphTables {
         transaction: &mut WriteTransaction,
         users: &[UserId],
     ) -> Result<(), RecordError> {
-        const RECORDED: [List; 3] = [List::Following, List::Blocks, List::Mutes];
         let lists: Vec<_> =
             users.iter().flat_map(|&user| RECORDED.map(|list| (list, user))).collect();
         let read = |(list, user)| self.read_list(list, user);
@@ -213,7 +234,7 @@ async fn upsert_edges(
         // An end may have the version of its beginning.
         Replace::Older => {
             "WHERE edges.version < excluded.version \
-             OR edges.version = excluded.version AND edges.ended <= excluded.ended"
+             OR edges.version = excluded.version AND edges.ended < excluded.ended"
         }
     };
     for edges in edges.chunks(ROWS_MAX) {
@@ -282,10 +303,14 @@ struct Restore<'a> {
     database: &'a Database,
     recovery: Recovery,
     partition: Partition,
+    damaged: &'a Damaged,
 }
 
 /// The start of a page of edges: the kind, the first account and the second one.
 type Cursor = [i64; 3];
+
+/// The start of the first page: damaged rows may have negative ids.
+const FIRST: Cursor = [i64::MIN; 3];
 
 impl Restore<'_> {
     // Ends come first: nothing that is blocked or has ended must show meanwhile.
@@ -293,18 +318,24 @@ impl Restore<'_> {
         self.raise_clock().await?;
         self.restore_deletions().await?;
         for ended in [1, 0] {
-            let mut after = Cursor::default();
-            while let Some((list, changes, last)) = self.page(SOURCES, ended, after).await? {
-                let written = self.store.restore(self.recovery, list, &changes).await?;
-                self.complete(list, &written).await?;
-                after = last;
+            let mut next = Some(FIRST);
+            while let Some(after) = next {
+                let edges: Vec<(List, Change)>;
+                (edges, next) = self.page(SOURCES, ended, after).await?;
+                for (list, changes) in by_list(edges) {
+                    let written = self.store.restore(self.recovery, list, &changes).await?;
+                    self.complete(list, &written).await?;
+                }
             }
         }
         for ended in [1, 0] {
-            let mut after = Cursor::default();
-            while let Some((list, changes, last)) = self.page(TARGETS, ended, after).await? {
-                self.project(list, &changes).await?;
-                after = last;
+            let mut next = Some(FIRST);
+            while let Some(after) = next {
+                let edges: Vec<(List, Change)>;
+                (edges, next) = self.page(TARGETS, ended, after).await?;
+                for (list, changes) in by_list(edges) {
+                    self.project(list, &changes).await?;
+                }
             }
         }
         Ok(())
@@ -313,7 +344,7 @@ impl Restore<'_> {
     async fn raise_clock(&self) -> Result<(), RecordError> {
         // Versions of reconciled edges may be far ahead of the clock.
         let newest = "SELECT COALESCE(MAX(version), 0) FROM edges \
-                      WHERE partition = $1 AND version <= $2";
+                      WHERE partition = $1 AND version BETWEEN 1 AND $2";
         let now = Stamp::first_at(SystemTime::now(), self.partition);
         let work = async {
             let query = sqlx::query(newest).bind(i64::from(self.partition.number()));
@@ -328,50 +359,40 @@ impl Restore<'_> {
         let all = "SELECT account, since FROM deleted_accounts WHERE partition = $1";
         let work = async {
             let query = sqlx::query(all).bind(i64::from(self.partition.number()));
-            let rows = query.fetch_all(self.database.writers()).await?;
-            let deletion = |row: &AnyRow| Ok((read_id(row, 0, UserId::new)?, read(row, 1)?));
-            rows.iter().map(deletion).collect::<Result<Vec<_>, sqlx::Error>>()
+            query.fetch_all(self.database.writers()).await
         };
-        for (user, since) in self.database.write("SELECT deleted_accounts", work).await? {
+        let rows = self.database.write("SELECT deleted_accounts", work).await?;
+        let deletion = |row: &AnyRow| {
+            let user = read_id(row, 0, UserId::new)?;
+            check_partition(self.partition, user.partition())?;
+            Ok((user, read_id(row, 1, Stamp::new)?.get()))
+        };
+        for (user, since) in self.damaged.decode("deleted_accounts", 1, &rows, deletion) {
             self.store.restore_deletion(user, since).await?;
         }
         Ok(())
     }
 
-    // Returns a page of edges of one kind, and the cursor of the next one; `None` at the end.
+    // Returns a page of edges, and the start of the next one, if there may be one.
     async fn page(
         &self,
         (partition, first, second): (&'static str, &'static str, &'static str),
         ended: i64,
         [kind, after_first, after_second]: Cursor,
-    ) -> Result<Option<(List, Vec<Change>, Cursor)>, DatabaseError> {
+    ) -> Result<(Vec<(List, Change)>, Option<Cursor>), DatabaseError> {
         let text = format!(
-            "SELECT kind, source, target, version FROM edges WHERE {partition} = $1 AND ended = $2 \
+            "SELECT kind, source, target, partition, target_partition, version FROM edges \
+             WHERE {partition} = $1 AND ended = $2 \
              AND (kind, {first}, {second}) > ($3, $4, $5) ORDER BY kind, {first}, {second} LIMIT $6"
         );
         let query = statement(text).bind(i64::from(self.partition.number())).bind(ended);
         let query = query.bind(kind).bind(after_first).bind(after_second).bind(PAGE as i64);
-        let work = async {
-            let rows = query.fetch_all(self.database.writers()).await?;
-            let change = |row: &AnyRow| {
-                let edge =
-                    Edge { from: read_id(row, 1, UserId::new)?, to: read_id(row, 2, UserId::new)? };
-                Ok((read(row, 0)?, Change { edge, version: read(row, 3)?, exists: ended == 0 }))
-            };
-            rows.iter().map(change).collect::<Result<Vec<_>, sqlx::Error>>()
-        };
+        let work = async { query.fetch_all(self.database.writers()).await };
         let rows = self.database.write("SELECT edges", work).await?;
-        let Some(&(kind, _)) = rows.first() else { return Ok(None) };
-        let of_kind = |(of, change): (u64, Change)| (of == kind).then_some(change);
-        let changes: Vec<Change> = rows.into_iter().map_while(of_kind).collect();
-        let list = List::ALL.iter().copied().find(|&list| list as u64 == kind);
-        let list = list.ok_or(DatabaseError::Malformed("kind of an edge"))?;
-        let last = changes.last().map_or(Cursor::default(), |Change { edge, .. }| {
-            let (from, to) = (number(edge.from.get()), number(edge.to.get()));
-            let [a, b] = if first == "source" { [from, to] } else { [to, from] };
-            [kind as i64, a, b]
-        });
-        Ok(Some((list, changes, last)))
+        let last = rows.last().filter(|_| rows.len() == PAGE);
+        let next = last.and_then(|last| behind(last, first, second));
+        let edge = |row: &AnyRow| edge(row, ended == 0);
+        Ok((self.damaged.decode("edges", 3, &rows, edge), next))
     }
 
     // Completes the sagas of written source edges. What cannot be completed stays in the outbox.
@@ -407,25 +428,46 @@ impl Restore<'_> {
         };
         let newest =
             differing.iter().zip(sources).filter(is_newest).map(|(differing, _)| differing);
-        let newest: Vec<(Change, u64)> = newest.map(|(change, known)| (**change, *known)).collect();
+        let newest: Vec<Change> = newest.map(|(change, _)| **change).collect();
         if list == List::Following {
-            let changes: Vec<Change> = newest.into_iter().map(|(change, _)| change).collect();
-            return Ok(self.store.project(&changes).await.map(|_| ())?);
+            Ok(self.store.restore_inverse(self.recovery, newest).await?)
+        } else {
+            // A block also ends follows, which are changes: after the recovery.
+            Ok(self.store.restore_blocked(self.recovery, &newest).await?)
         }
-        for (change, known) in newest {
-            if change.exists {
-                later(self.edges.reconcile_block(change.edge).await)?;
-                continue;
-            }
-            let conflict = Conflict { change: Change { version: 0, ..change }, known };
-            match self.store.bump_block_version(&conflict).await {
-                Ok(Some(end)) => later(self.edges.complete_block(&end, 0).await)?,
-                Ok(None) => {}
-                Err(error) => later::<()>(Err(error.into()))?,
-            }
-        }
-        Ok(())
     }
+}
+
+/// Returns the cursor behind a row. A value that is not a number, as SQLite may have, is behind all
+/// that are.
+fn behind(row: &AnyRow, first: &str, second: &str) -> Option<Cursor> {
+    let [kind, first, second] =
+        ["kind", first, second].map(|column| row.try_get::<i64, _>(column).ok());
+    Some(match (kind?, first, second) {
+        (kind, Some(first), Some(second)) => [kind, first, second],
+        (kind, Some(first), None) => [kind, first.saturating_add(1), i64::MIN],
+        (kind, None, _) => [kind.saturating_add(1), i64::MIN, i64::MIN],
+    })
+}
+
+fn edge(row: &AnyRow, exists: bool) -> Result<(List, Change), sqlx::Error> {
+    let kind = read(row, 0)?;
+    let list = RECORDED.iter().copied().find(|&list| list as u64 == kind);
+    let list = list.ok_or_else(|| sqlx::Error::Decode("kind of an edge".into()))?;
+    let edge = Edge { from: read_id(row, 1, UserId::new)?, to: read_id(row, 2, UserId::new)? };
+    check_partition(read_partition(row, 3)?, edge.from.partition())?;
+    check_partition(read_partition(row, 4)?, edge.to.partition())?;
+    let version = read_id(row, 5, Stamp::new)?.get();
+    Ok((list, Change { edge, version, exists }))
+}
+
+/// Returns the edges of each list, in their order.
+fn by_list(edges: Vec<(List, Change)>) -> impl Iterator<Item = (List, Vec<Change>)> {
+    let of = |list: List| {
+        let changes = edges.iter().filter(|(of, _)| *of == list).map(|(_, change)| *change);
+        (list, changes.collect::<Vec<_>>())
+    };
+    RECORDED.map(of).into_iter().filter(|(_, changes)| !changes.is_empty())
 }
 
 /// The columns of pages: of the partition, and of the first and second account.
@@ -461,36 +503,46 @@ mod tests {
     type Edges = BTreeSet<(i64, u64, u64)>;
 
     fn entry() -> impl Strategy<Value = String> {
-        const KINDS: [&str; 7] =
-            ["follow", "unfollow", "block", "unblock", "mute", "unmute", "forgotten"];
-        let ids = (1..4_u64, 1..4_u64);
-        (prop::sample::select(&KINDS[..]), ids).prop_map(|(kind, (from, to))| match kind {
-            "forgotten" => format!("forgotten {} 7", from * 4),
-            _ => format!("{kind} {} {} 7", from * 4, to * 4),
+        const KINDS: [&str; 9] = [
+            "follow",
+            "unfollow",
+            "followed",
+            "unfollowed",
+            "block",
+            "unblock",
+            "mute",
+            "unmute",
+            "forgotten",
+        ];
+        let ids = (1..4_u64, 1..4_u64, 7..12_u64);
+        (prop::sample::select(&KINDS[..]), ids).prop_map(|(kind, (from, to, stamp))| match kind {
+            "forgotten" => format!("forgotten {} {stamp}", from * 4),
+            _ => format!("{kind} {} {} {stamp}", from * 4, to * 4),
         })
     }
 
     fn replay<'a>(entries: impl IntoIterator<Item = &'a str>) -> Edges {
-        let mut edges = Edges::new();
+        let (mut mutes, mut edges) = (Edges::new(), BTreeMap::new());
         for entry in entries {
             match JournalEntry::parse(entry).unwrap() {
-                JournalEntry::Edge(list, Change { edge, exists, .. }) => {
-                    let edge = (list as i64, edge.from.get(), edge.to.get());
-                    if exists {
-                        edges.insert(edge)
-                    } else {
-                        edges.remove(&edge)
-                    };
+                JournalEntry::Edge(list, Change { edge, version, exists }) => {
+                    let edge =
+                        (list.source().unwrap_or(list) as i64, edge.from.get(), edge.to.get());
+                    match (list, exists) {
+                        (List::Mutes, true) => _ = mutes.insert(edge),
+                        (List::Mutes, false) => _ = mutes.remove(&edge),
+                        _ => {
+                            let newest = edges.entry(edge).or_default();
+                            *newest = (version, !exists).max(*newest);
+                        }
+                    }
                 }
-                JournalEntry::Forgotten(user, _) => {
-                    edges.retain(|&(kind, from, _)| {
-                        kind != List::Mutes as i64 || from != user.get()
-                    });
-                }
+                JournalEntry::Forgotten(user, _) => mutes.retain(|edge| edge.1 != user.get()),
                 JournalEntry::Forget(..) => {}
             }
         }
-        edges
+        let current = edges.into_iter().filter(|(_, (_, ended))| !ended).map(|(edge, _)| edge);
+        mutes.into_iter().chain(current).collect::<Edges>()
     }
 
     async fn recorded(batches: &[Vec<String>]) -> Edges {

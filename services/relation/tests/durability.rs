@@ -18,7 +18,7 @@ use microblog_testkit::{
 use sqlx::{Connection as _, PgConnection};
 use support::{
     Client, FOLLOWING, NONE, PATIENCE, System, assert_rejected,
-    database::{BLOCKS, Database, FOLLOWS, MUTES, databases},
+    database::{BLOCKS, Database, FOLLOWS, MUTES, Record as _},
     id, user,
 };
 use tonic::{Code, Status};
@@ -88,7 +88,7 @@ async fn a_level_without_a_database_is_a_start_error() {
 #[tokio::test]
 async fn recorded_changes_are_in_the_database_when_they_are_acknowledged() {
     for (database, topology) in
-        databases().await.into_iter().zip([Topology::Single, Topology::Cluster])
+        Database::both().await.into_iter().zip([Topology::Single, Topology::Cluster])
     {
         let system = start(topology, &database, RECORDED).await;
         let [one, two, three] = [id(1), id(2), id(3)];
@@ -180,7 +180,7 @@ async fn concurrent_changes_share_transactions() {
 
 #[tokio::test]
 async fn two_processes_acknowledge_changes_of_the_same_partition() {
-    for database in databases().await {
+    for database in Database::both().await {
         let system = start(Topology::Single, &database, RECORDED).await;
         let other = system.another(&[&database.flag(), RECORDED]).await;
         let clients = [&system.client, &other];
@@ -195,7 +195,7 @@ async fn two_processes_acknowledge_changes_of_the_same_partition() {
 
 #[tokio::test]
 async fn an_emptied_redis_has_lost_nothing_that_was_recorded() {
-    for database in databases().await {
+    for database in Database::both().await {
         let system = start(Topology::Single, &database, RECORDED).await;
         let flush = async {
             tokio::time::sleep(Duration::from_millis(300)).await;

@@ -5,6 +5,8 @@
 
 mod support;
 
+use std::collections::BTreeSet;
+
 use microblog_chassis::{Worker, status::reason_of};
 use microblog_domain::Partition;
 use microblog_keyspace::Version;
@@ -16,7 +18,7 @@ use microblog_testkit::{Topology, eventually, redis};
 use sqlx::{AnyConnection, Connection as _};
 use support::{
     FOLLOWING, PATIENCE, System,
-    database::{BLOCKS, Database, FOLLOWS, MUTES, databases},
+    database::{BLOCKS, Database, FOLLOWS, MUTES, Record as _},
     id, user,
 };
 use tonic::{Code, Status};
@@ -28,7 +30,7 @@ async fn mute(system: &System, user_id: u64, target_id: u64) {
 #[tokio::test]
 async fn changes_reach_the_database() {
     for (database, topology) in
-        databases().await.into_iter().zip([Topology::Single, Topology::Cluster])
+        Database::both().await.into_iter().zip([Topology::Single, Topology::Cluster])
     {
         let system = System::start_with(topology, &[&database.flag()]).await;
         let [one, two, three] = [id(1), id(2), id(3)];
@@ -70,7 +72,7 @@ async fn changes_reach_the_database() {
 
 #[tokio::test]
 async fn a_new_database_is_filled_with_what_there_is() {
-    for database in databases().await {
+    for database in Database::both().await {
         let system = System::start(Topology::Single).await;
         let targets: Vec<u64> = (2..1_200).map(id).collect();
         let follows: Vec<_> = targets.iter().map(|&target| (id(1), target)).collect();
@@ -107,7 +109,7 @@ async fn changes_wait_while_the_database_is_away() {
 
 #[tokio::test]
 async fn two_recorders_record_each_change_once() {
-    for database in databases().await {
+    for database in Database::both().await {
         let system = System::start_with(Topology::Single, &[&database.flag()]).await;
         system.another(&[&database.flag()]).await;
         let mut expected = Vec::new();
@@ -122,20 +124,23 @@ async fn two_recorders_record_each_change_once() {
     }
 }
 
-/// Deletes the newest entry of the journal of account 1, which has the follow of account 3.
+/// Takes the journal of account 1 back to before its newest entry, which has the follow of account 3.
 async fn lose_newest_change(system: &System) {
     let key = format!("rel:{{{}}}:journal", user(1).partition());
     let mut admin = support::admin_of(&system.redis, &key).await;
-    let newest = support::journal_texts(&system.redis, user(1).partition()).await;
-    let (version, _) = newest.last().unwrap();
-    let delete = redis::cmd("XDEL").arg(&key).arg(version.to_string()).take();
-    let lost: u64 = delete.query_async(&mut admin).await.unwrap();
-    assert_eq!(lost, 1);
+    let entries = support::journal_texts(&system.redis, user(1).partition()).await;
+    let mut lose = redis::pipe();
+    // A deleted entry would leave its id behind.
+    lose.atomic().del(&key);
+    for (version, text) in &entries[..entries.len() - 1] {
+        lose.cmd("XADD").arg(&key).arg(version.to_string()).arg("c").arg(text);
+    }
+    lose.exec_async(&mut admin).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_loss_of_recorded_changes_is_found_and_recovered() {
-    for database in databases().await {
+    for database in Database::both().await {
         let system = System::start_with(Topology::Single, &[&database.flag()]).await;
         system.follow(id(1), id(2)).await.unwrap();
         settle(&system, &database, 3).await;
@@ -158,6 +163,19 @@ async fn a_loss_of_recorded_changes_is_found_and_recovered() {
         let rejected = system.list(&followed).await;
         support::assert_rejected(rejected, Code::Unavailable, ErrorReason::Recovering);
         assert_eq!(database.edges().await.len(), 2, "nothing was recorded");
+        // The sweeper goes on in the other partitions.
+        let pending = |n| format!("rel:{{{}}}:pending", user(n).partition());
+        for n in [1, 5] {
+            let entry = format!("follow:{}>{}", id(n), id(6));
+            let add = redis::cmd("ZADD").arg(pending(n)).arg(1).arg(entry).take();
+            let () = add.query_async(&mut admin).await.unwrap();
+        }
+        eventually("the entry is settled", PATIENCE, async || {
+            let left: u64 =
+                redis::cmd("ZCARD").arg(pending(5)).query_async(&mut admin.clone()).await.unwrap();
+            left == 0
+        })
+        .await;
         let release = redis::cmd("DEL").arg(&lease).take();
         let () = release.query_async(&mut admin).await.unwrap();
         eventually("the partition is recovered", PATIENCE, async || {
@@ -167,6 +185,26 @@ async fn a_loss_of_recorded_changes_is_found_and_recovered() {
         let following = system.list(&followed).await.unwrap();
         assert_eq!(support::ids(&following.edges), [id(3), id(2)]);
     }
+}
+
+#[tokio::test]
+async fn a_loss_of_changes_that_were_not_recorded_is_found_and_recovered() {
+    let database = Database::postgres().await;
+    let system = System::start_with(Topology::Single, &[&database.flag()]).await;
+    system.follow(id(1), id(2)).await.unwrap();
+    database.has(&[((FOLLOWS, id(1), id(2)), true)]).await;
+    let Database::Postgres(server) = &database else { unreachable!() };
+    server.kill();
+    system.follow(id(1), id(3)).await.unwrap();
+    lose_newest_change(&system).await;
+    let rejected = system.follow(id(1), id(4)).await;
+    support::assert_rejected(rejected, Code::Unavailable, ErrorReason::Recovering);
+    server.restart().await;
+    eventually("the partition is recovered", PATIENCE, async || {
+        system.follow(id(1), id(4)).await.is_ok()
+    })
+    .await;
+    database.has(&[2, 3, 4].map(|target| ((FOLLOWS, id(1), id(target)), true))).await;
 }
 
 /// Restores one store from the other by the RPC, and returns how many partitions that changed.
@@ -184,6 +222,78 @@ async fn restore(system: &System, source: RestoreSource, force: bool) -> Result<
     }
     assert_eq!(all, usize::from(Partition::COUNT));
     Ok(changed)
+}
+
+#[tokio::test]
+async fn damaged_rows_are_named_and_left_out() {
+    for database in Database::both().await {
+        let system = System::start_with(Topology::Single, &[&database.flag()]).await;
+        let [one, two, three, four, five, six] = [1, 2, 3, 4, 5, 6].map(id);
+        for (from, to) in [(one, two), (two, one), (three, one), (four, one), (one, six)] {
+            system.follow(from, to).await.unwrap();
+        }
+        mute(&system, one, four).await;
+        system.block(six, four).await.unwrap();
+        system.client.clone().forget_user(pb::ForgetUserRequest { user_id: five }).await.unwrap();
+        settle(&system, &database, 3).await;
+        let deletion = "SELECT complete FROM deleted_accounts";
+        eventually("all is recorded", PATIENCE, async || {
+            database.edges().await.len() == 8 && database.number(deletion).await == Some(1)
+        })
+        .await;
+        let other = system.another(&[&database.flag()]).await;
+        // PostgreSQL rejects what is no number.
+        let bad_number = if matches!(database, Database::Sqlite(_)) { "'x'" } else { "-2" };
+        let of = |kind: i64, from: u64, to: u64| {
+            format!("WHERE kind = {kind} AND source = {from} AND target = {to}")
+        };
+        for change in [
+            format!("UPDATE edges SET kind = 9 {}", of(FOLLOWS, one, two)),
+            format!("UPDATE edges SET version = -1 {}", of(FOLLOWS, two, one)),
+            format!("UPDATE edges SET version = {bad_number} {}", of(MUTES, one, four)),
+            format!("UPDATE edges SET source = -{three} {}", of(FOLLOWS, three, one)),
+            format!(
+                "UPDATE edges SET target_partition = (target_partition + 1) % 1024 {}",
+                of(FOLLOWS, four, one)
+            ),
+            "UPDATE deleted_accounts SET since = -1".to_owned(),
+        ] {
+            let mut connection = AnyConnection::connect(&database.url()).await.unwrap();
+            let change = sqlx::query(sqlx::AssertSqlSafe(change)).execute(&mut connection).await;
+            assert_eq!(change.unwrap().rows_affected(), 1);
+        }
+        flush(&system).await;
+        let edge = |kind: i64, from: i64, to: u64| {
+            ("edges".to_owned(), format!("kind={kind} source={from} target={to}"))
+        };
+        let expected = [
+            edge(9, one as i64, two),
+            edge(FOLLOWS, two as i64, one),
+            edge(MUTES, one as i64, four),
+            edge(FOLLOWS, -(three as i64), one),
+            edge(FOLLOWS, four as i64, one),
+            ("deleted_accounts".to_owned(), format!("account={five}")),
+        ];
+        let expected = BTreeSet::from(expected);
+        // By any process, whichever has recovered a partition.
+        for mut client in [system.client.clone(), other] {
+            let request = pb::RestoreRequest::default();
+            let mut partitions = client.restore(request).await.unwrap().into_inner();
+            let mut damaged = BTreeSet::new();
+            while let Some(restored) = partitions.message().await.unwrap() {
+                let rows = restored.partition.unwrap().damaged;
+                damaged.extend(rows.into_iter().map(|row| (row.table, row.key)));
+            }
+            assert_eq!(damaged, expected);
+        }
+        let following = support::list_of(EdgeList::Following, one, 10);
+        eventually("the graph is served", PATIENCE, async || system.list(&following).await.is_ok())
+            .await;
+        assert_eq!(support::ids(&system.list(&following).await.unwrap().edges), [three, six]);
+        let blocks = &lists(&system, &[six]).await[3].1;
+        assert_eq!(support::ids(blocks), [four]);
+        settle(&system, &database, 7).await;
+    }
 }
 
 /// An end must not be older than its beginning, or a recovery would undo it.
@@ -268,7 +378,7 @@ async fn settle(system: &System, database: &Database, to: u64) {
 #[tokio::test]
 async fn an_empty_redis_is_restored_by_an_operator() {
     for (database, topology) in
-        databases().await.into_iter().zip([Topology::Cluster, Topology::Single])
+        Database::both().await.into_iter().zip([Topology::Cluster, Topology::Single])
     {
         let system = System::start_with(topology, &[&database.flag()]).await;
         graph(&system).await;
@@ -305,6 +415,45 @@ async fn an_empty_redis_is_restored_by_an_operator() {
         assert_eq!(newest.user_id, id(8));
         assert_eq!(restore(&system, RestoreSource::Unspecified, false).await.unwrap(), 0);
         assert!(system.store.is_ready().await);
+    }
+}
+
+#[tokio::test]
+async fn no_read_sees_a_redis_that_has_come_back_empty() {
+    let database = Database::sqlite();
+    let system = System::start_with(Topology::Single, &[&database.flag()]).await;
+    system.follow(id(1), id(2)).await.unwrap();
+    database.has(&[((FOLLOWS, id(1), id(2)), true)]).await;
+    let look = async || {
+        let request = pb::GetRelationRequest { viewer_id: id(1), target_id: id(2) };
+        system.client.clone().get_relation(request).await
+    };
+    let redis = &system.redis.nodes()[0];
+    for is_lost in [false, true] {
+        redis.kill();
+        if is_lost {
+            redis.delete_data();
+        }
+        let restart = async {
+            redis.restart().await;
+            eventually("calls are answered", PATIENCE, async || {
+                let answer = look().await;
+                answer.is_ok() != is_lost
+                    && answer.err().and_then(|status| reason_of(&status))
+                        == is_lost.then_some(ErrorReason::StoresMismatched)
+            })
+            .await;
+        };
+        let mut restart = std::pin::pin!(restart);
+        loop {
+            tokio::select! {
+                () = &mut restart => break,
+                answer = look() => if let Ok(answer) = answer {
+                    let relation = answer.into_inner().relation.unwrap();
+                    assert_eq!(relation.state, FOLLOWING);
+                },
+            }
+        }
     }
 }
 
@@ -361,7 +510,7 @@ async fn other_data(source: RestoreSource, expected: &[u64]) {
 
 #[tokio::test]
 async fn another_database_is_not_filled_unless_an_operator_says_so() {
-    for (database, other) in databases().await.into_iter().zip(databases().await) {
+    for (database, other) in Database::both().await.into_iter().zip(Database::both().await) {
         let system = System::start_with(Topology::Single, &[&database.flag()]).await;
         settle(&system, &database, 2).await;
         let (client, _) = System::serve(&system.redis, Worker::ONLY, &[&other.flag()]).await;
@@ -382,7 +531,7 @@ async fn another_database_is_not_filled_unless_an_operator_says_so() {
 
 #[tokio::test]
 async fn an_older_copy_of_redis_is_recovered() {
-    for database in databases().await {
+    for database in Database::both().await {
         let system = System::start_with(Topology::Single, &[&database.flag()]).await;
         system.follow(id(1), id(2)).await.unwrap();
         settle(&system, &database, 3).await;
@@ -440,6 +589,32 @@ async fn an_older_copy_of_redis_is_recovered() {
 }
 
 #[tokio::test]
+async fn a_loss_that_a_call_finds_is_recovered_by_a_process_that_has_not_seen_what_was_lost() {
+    for database in Database::both().await {
+        let system = System::start_without_jobs(Topology::Single).await;
+        let partition = user(1).partition();
+        support::open_journal(&system.redis, partition).await;
+        for target in 2..5 {
+            system.follow(id(1), id(target)).await.unwrap();
+        }
+        let key = format!("rel:{{{partition}}}:journal");
+        let mut admin = support::admin_of(&system.redis, &key).await;
+        let script = "redis.call('DEL', KEYS[1]) redis.call('XADD', KEYS[1], '1-0', 'c', 'opened')";
+        let lose = redis::cmd("EVAL").arg(script).arg(1).arg(&key).take();
+        let () = lose.query_async(&mut admin).await.unwrap();
+        let rejected = system.follow(id(1), id(5)).await;
+        support::assert_rejected(rejected, Code::Unavailable, ErrorReason::Recovering);
+        let _other = system.another(&[&database.flag()]).await;
+        eventually("the partition is recovered", PATIENCE, async || {
+            system.follow(id(1), id(5)).await.is_ok()
+        })
+        .await;
+        let follows = (2..6).map(|target| ((FOLLOWS, id(1), id(target)), true));
+        database.has(&follows.collect::<Vec<_>>()).await;
+    }
+}
+
+#[tokio::test]
 async fn an_interrupted_recovery_rejects_changes_and_is_repeated() {
     is_repeated(false).await;
     // It had written to the database what Redis alone had, and not yet the reverse.
@@ -480,7 +655,7 @@ async fn is_repeated(is_merged: bool) {
 
 #[tokio::test]
 async fn a_database_from_an_older_copy_is_written_anew() {
-    for database in databases().await {
+    for database in Database::both().await {
         let system = System::start_with(Topology::Single, &[&database.flag()]).await;
         settle(&system, &database, 2).await;
         settle(&system, &database, 3).await;

@@ -37,6 +37,15 @@ pub struct Config {
         default_value = "http://127.0.0.1:50052"
     )]
     pub relation_url: String,
+    /// URL of the post service, which has the posts of authors that Redis does not have. Several
+    /// URLs are separated by commas; all addresses of a host name are used
+    #[arg(
+        long,
+        env = "MICROBLOG_POST_URL",
+        value_name = "URL",
+        default_value = "http://127.0.0.1:50053"
+    )]
+    pub post_url: String,
     /// Fan-out strategy of home timelines; the same for all replicas
     #[arg(long, env = "MICROBLOG_TIMELINE_MODE", value_enum, default_value_t = Mode::Hybrid)]
     pub mode: Mode,

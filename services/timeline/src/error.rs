@@ -30,6 +30,9 @@ pub enum Error {
     /// The relation service failed.
     #[error("relation service failed")]
     Relation(#[source] Status),
+    /// The post service failed.
+    #[error("post service failed")]
+    Post(#[source] Status),
 }
 
 impl Error {
@@ -42,7 +45,7 @@ impl Error {
     pub(crate) fn is_outage(&self) -> bool {
         match self {
             Self::Store(error) => error.is_unavailable() || error.is_full(),
-            Self::Relation(status) => status::is_service_unavailable(status),
+            Self::Relation(status) | Self::Post(status) => status::is_service_unavailable(status),
             Self::BeingBuilt => true,
             Self::Invalid(_) | Self::Token { .. } => false,
         }
@@ -65,23 +68,23 @@ impl From<Error> for Status {
                 status::with_reason(Code::Unavailable, ErrorReason::TimelineBeingBuilt, text)
             }
             Error::Store(store) => store.into(),
-            Error::Relation(relation) => peer_status(&relation),
+            Error::Relation(relation) => peer_status("relation", &relation),
+            Error::Post(post) => peer_status("post", &post),
         }
     }
 }
 
-// Requests to the relation service contain only ids, so an `InvalidArgument` from it is an internal
-// error.
-fn peer_status(status: &Status) -> Status {
+// Requests to other services contain only ids, so an `InvalidArgument` from one is an internal error.
+fn peer_status(service: &'static str, status: &Status) -> Status {
     match status.code() {
         Code::Unavailable | Code::Cancelled | Code::ResourceExhausted => {
-            let text = "relation service unavailable";
+            let text = format!("{service} service unavailable");
             status::with_reason(Code::Unavailable, ErrorReason::PeerUnavailable, text)
         }
         Code::DeadlineExceeded => status::deadline_exceeded(),
         code => {
             let message = status.message();
-            tracing::error!(?code, message, "unexpected status from the relation service");
+            tracing::error!(service, ?code, message, "unexpected status from a service");
             status::internal()
         }
     }

@@ -24,6 +24,7 @@ use tonic::{Code, Status};
 use crate::{
     error::Error,
     fanout_on_write::Fanout,
+    home_cache,
     job::{Job, QUEUE},
     keys,
     metrics::{Metrics, Outcome},
@@ -78,10 +79,11 @@ impl FanoutWorkers {
     pub(crate) async fn run(self, number: u16) {
         let stream = keys::fanout(number);
         let mut job = PeriodicJob::new("fanning posts out", RETRY_DELAY);
+        let mut was_consumed = false;
         loop {
             // Returns only on an error.
             job.tick().await;
-            let Err(error) = self.consume(&stream, &mut job).await;
+            let Err(error) = self.consume(&stream, &mut was_consumed, &mut job).await;
             job.record(Err(error));
         }
     }
@@ -89,9 +91,15 @@ impl FanoutWorkers {
     async fn consume(
         &self,
         stream: &str,
+        was_consumed: &mut bool,
         job: &mut PeriodicJob,
     ) -> Result<std::convert::Infallible, Error> {
+        // Redis has lost the jobs. Their posts are in user timelines, or in the post service.
+        if *was_consumed && !self.store.has_group(stream).await? {
+            self.store.record_unpushed(home_cache::BUILD_MAX).await?;
+        }
         let mut connection = self.store.listen(stream).await?;
+        *was_consumed = true;
         let mut next_claim = Instant::now();
         let mut healthy_at = Instant::now() + HEALTHY_AFTER;
         loop {

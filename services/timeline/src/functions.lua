@@ -3,8 +3,10 @@
 -- post id at their beginning.
 --
 -- User timeline: a head of 16 bytes, then records of 16 bytes in the order of posts. Head: byte 0
--- is the fan-out state; bytes 1 to 7 make sure that no post id matches; bytes 8 to 11 are the time
--- of the last start of a switch to fan-out on read, in seconds since 2024.
+-- is the fan-out state; bytes 1 to 4 are the time of the last start of a switch to fan-out on read,
+-- in seconds since 2024; byte 7 makes sure that no post id matches; bytes 8 to 15 are the post down
+-- to which the post service has no other posts: 0 if it has none at all, above all
+-- posts in a new timeline, which has only posts that were delivered since.
 --
 -- Home timeline: a head of 40 bytes, then a ring of records of 20 bytes in order of insertion. The
 -- string has the full size of the ring, which grows in steps. Head:

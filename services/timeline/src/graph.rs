@@ -1,21 +1,14 @@
 //! Client of the relation service: the follow graph.
 
-use std::time::Duration;
-
-use microblog_chassis::{Peer, context};
+use microblog_chassis::Peer;
 use microblog_domain::{BATCH_MAX, UserId};
 use microblog_proto::relation::{self, EdgeList, RelationServicePeer, RelationState};
-use tokio::time::timeout;
 use tonic::Status;
 
-use crate::error::Error;
+use crate::{error::Error, peer};
 
 /// The largest batch in a message of a followers stream.
 const STREAM_BATCH: i32 = 2_000;
-
-/// The timeout of one response. A hung peer must not stop a worker; calls also have their own
-/// deadline.
-const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The relation of a viewer to an author, as the relation service returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,7 +132,9 @@ impl Graph {
         };
         let mut batches = call(self.relation.stream_followers(request)).await?;
         let (mut users, mut is_last) = (Vec::new(), false);
-        while let Some(batch) = with_timeout(batches.message()).await? {
+        while let Some(batch) =
+            peer::with_timeout(batches.message()).await.map_err(Error::Relation)?
+        {
             users.extend(batch.user_ids.iter().copied().filter_map(UserId::new));
             is_last = batch.next_page_token.is_empty();
             // Only the trailers follow the last batch. Dropping the stream before would cancel the
@@ -196,16 +191,5 @@ impl ViewerRelation {
 async fn call<T>(
     answer: impl Future<Output = Result<tonic::Response<T>, Status>>,
 ) -> Result<T, Error> {
-    Ok(with_timeout(answer).await?.into_inner())
-}
-
-async fn with_timeout<T>(answer: impl Future<Output = Result<T, Status>>) -> Result<T, Error> {
-    let timed_out = |_| Err(Status::unavailable("relation service timed out"));
-    // Shorter than the caller's deadline, so the error names the relation service.
-    let remaining =
-        context::remaining().map_or(RESPONSE_TIMEOUT, |remaining| remaining.mul_f64(0.8));
-    timeout(RESPONSE_TIMEOUT.min(remaining), answer)
-        .await
-        .unwrap_or_else(timed_out)
-        .map_err(Error::Relation)
+    peer::call(answer).await.map_err(Error::Relation)
 }

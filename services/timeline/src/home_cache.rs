@@ -27,7 +27,7 @@ use tokio::{
 use crate::{
     entry::{Entry, newest, newest_first},
     error::Error,
-    fanout_on_read,
+    fanout_on_read::AuthorLists,
     graph::Graph,
     list::HOME_MAX,
     metrics::{BuildReason, Metrics},
@@ -42,7 +42,7 @@ pub(crate) const WAIT_MAX: Duration = Duration::from_secs(7);
 const WAIT_STEP: Duration = Duration::from_millis(20);
 
 /// The timeout of a build, whether a reader waits for it or not.
-const BUILD_MAX: Duration = Duration::from_secs(10);
+pub(crate) const BUILD_MAX: Duration = Duration::from_secs(10);
 
 /// The most concurrent builds in a worker thread. Each takes some megabytes for a reader with
 /// thousands of followings.
@@ -56,6 +56,7 @@ const UNCERTAIN: usize = 200;
 pub(crate) struct HomeCache {
     store: Store,
     graph: Graph,
+    authors: AuthorLists,
     metrics: Metrics,
     permits: Arc<Semaphore>,
 }
@@ -78,8 +79,9 @@ pub(crate) fn complete_down_to(head: &Head, entries: &[Entry]) -> Option<PostId>
 }
 
 impl HomeCache {
-    pub(crate) fn new(store: Store, graph: Graph, metrics: Metrics) -> Self {
-        Self { store, graph, metrics, permits: Arc::new(Semaphore::new(BUILDS_AT_ONCE)) }
+    pub(crate) fn new(store: Store, graph: Graph, authors: AuthorLists, metrics: Metrics) -> Self {
+        let permits = Arc::new(Semaphore::new(BUILDS_AT_ONCE));
+        Self { store, graph, authors, metrics, permits }
     }
 
     /// Returns a reader's home timeline; builds it if it does not exist. One round trip if it does.
@@ -237,7 +239,7 @@ impl HomeCache {
         let pulled_authors = of(|state| state != FanoutState::OnWrite);
         let mut pushed = of(|state| state != FanoutState::OnRead);
         pushed.push(reader);
-        let entries = fanout_on_read::newest_of(&self.store, &pushed, HOME_MAX).await?;
+        let entries = self.authors.newest_of(&pushed, HOME_MAX).await?;
         Ok(AuthorPosts { entries, pulled_authors })
     }
 }

@@ -7,9 +7,10 @@
 //! (`list`) by the current relations between the viewer and the authors (`viewer_relations`). A
 //! stored home timeline is therefore only a cache.
 //!
-//! The service calls the relation service (`graph`) and no other. It stores neither post texts nor
-//! deletions; the gateway hydrates posts.
+//! The service calls the relation service (`graph`), and the post service for the posts that its
+//! user timelines lack (`author_posts`). It stores neither post texts nor deletions; the gateway hydrates posts.
 
+mod author_posts;
 mod background;
 mod config;
 mod cursor;
@@ -26,6 +27,7 @@ mod job;
 mod keys;
 mod list;
 mod metrics;
+mod peer;
 mod reader;
 mod rpc;
 mod store;
@@ -50,8 +52,9 @@ pub use job::{Job, Kind};
 pub use store::{BuildLease, FanoutState, Head, Home, Published, Replacement, Step, Store, Tail};
 
 use crate::{
-    delivery::Delivery, fanout_on_write::Fanout, fanout_switch::FanoutSwitch,
-    fanout_worker::FanoutWorkers, graph::Graph, metrics::Metrics, reader::Reader, rpc::Rpc,
+    author_posts::PostLists, delivery::Delivery, fanout_on_read::AuthorLists,
+    fanout_on_write::Fanout, fanout_switch::FanoutSwitch, fanout_worker::FanoutWorkers,
+    graph::Graph, metrics::Metrics, reader::Reader, rpc::Rpc,
 };
 
 /// Why the service fails to start.
@@ -60,20 +63,22 @@ pub enum StartError {
     /// The Redis URL is invalid.
     #[error("cannot open the redis store")]
     Store(#[from] keyspace::Error),
-    /// The URL of the relation service is invalid.
-    #[error("invalid URL of the relation service")]
-    Relation(#[from] AddressError),
+    /// The URL of the relation or post service is invalid.
+    #[error("invalid URL of the {0} service")]
+    Peer(&'static str, #[source] AddressError),
 }
 
-/// Returns the service for one worker thread of a process. `relation` is its client of the relation
-/// service. Does not wait for Redis.
+/// Returns the service for one worker thread of a process. `relation` and `post` are its clients of these
+/// services. Without `post`, posts are missing that Redis has lost. Does not wait for Redis.
 pub async fn service(
     config: &Config,
     relation: Peer,
+    post: Option<Peer>,
     worker: Worker,
 ) -> Result<Service, keyspace::Error> {
     let store = Store::open(&config.redis)?;
     let (graph, metrics) = (Graph::new(relation), Metrics::new());
+    let authors = AuthorLists::new(store.clone(), post.map(PostLists::new));
     let mode = config.mode;
     // A separate connection: the thousands of commands of a fan-out step must not delay reads.
     let fanout_store = Store::open(&config.redis)?;
@@ -88,7 +93,7 @@ pub async fn service(
     let background = background::jobs(&store, &workers, &metrics, worker);
     let rpc = Rpc {
         store: store.clone(),
-        reader: Reader::new(store.clone(), graph, mode, metrics.clone()),
+        reader: Reader::new(store.clone(), graph, authors, mode, metrics.clone()),
         delivery: Delivery::new(store.clone(), mode, metrics.clone()),
         metrics,
     };
@@ -106,7 +111,11 @@ pub async fn service(
 
 /// Returns the listeners of this service's process.
 pub async fn listen(config: Config, worker: Worker) -> Result<Vec<ServiceListener>, StartError> {
-    let relation = Peer::remote(&config.relation_url, &config.chassis)?;
-    let service = service(&config, relation, worker).await?;
+    let peer = |name, url| {
+        Peer::remote(url, &config.chassis).map_err(|error| StartError::Peer(name, error))
+    };
+    let relation = peer("relation", &config.relation_url)?;
+    let post = peer("post", &config.post_url)?;
+    let service = service(&config, relation, Some(post), worker).await?;
     Ok(vec![ServiceListener { address: config.listen, service }])
 }

@@ -7,7 +7,7 @@ use crate::{
     config::Mode,
     entry::newest_first,
     error::Error,
-    fanout_on_read::{self, FetchDepth},
+    fanout_on_read::{AuthorLists, FetchDepth},
     graph::Graph,
     home_cache::{self, HomeCache, WAIT_MAX},
     list::{HOME_MAX, List, Page, PageQuery, VisibleEntry},
@@ -19,7 +19,7 @@ use crate::{
 /// The timeline reader.
 #[derive(Clone)]
 pub(crate) struct Reader {
-    store: Store,
+    authors: AuthorLists,
     graph: Graph,
     homes: HomeCache,
     mode: Mode,
@@ -55,9 +55,15 @@ impl HomeSnapshot {
 }
 
 impl Reader {
-    pub(crate) fn new(store: Store, graph: Graph, mode: Mode, metrics: Metrics) -> Self {
-        let homes = HomeCache::new(store.clone(), graph.clone(), metrics);
-        Self { store, graph, homes, mode }
+    pub(crate) fn new(
+        store: Store,
+        graph: Graph,
+        authors: AuthorLists,
+        mode: Mode,
+        metrics: Metrics,
+    ) -> Self {
+        let homes = HomeCache::new(store, graph.clone(), authors.clone(), metrics);
+        Self { authors, graph, homes, mode }
     }
 
     /// Returns a page of a timeline.
@@ -118,7 +124,7 @@ impl Reader {
         let (mutuals, mut viewer) = self.visible_authors(reader, TimelineKind::Friends).await?;
         let count = query.size + 1;
         for depth in [FetchDepth::Tails, FetchDepth::Full] {
-            let list = fanout_on_read::list(&self.store, &mutuals, depth).await?;
+            let list = self.authors.list(&mutuals, depth).await?;
             if let Some(shown) = self.visible_entries(&list, &mut viewer, query, count).await? {
                 let end = list.oldest_if_full(HOME_MAX);
                 return Ok(page_of(query, shown, &viewer).with_older_than(query, end));
@@ -152,7 +158,7 @@ impl Reader {
         };
         let list = match &home.pulled_authors[..] {
             [] => List::default(),
-            pulled_authors => fanout_on_read::list(&self.store, pulled_authors, depth).await?,
+            pulled_authors => self.authors.list(pulled_authors, depth).await?,
         };
         let entries = newest_first(home.entries);
         let complete_down_to = home_cache::complete_down_to(&home.head, &entries);
@@ -189,7 +195,7 @@ impl Reader {
     ) -> Result<HomeSnapshot, Error> {
         let mut authors = self.graph.followings(reader, 0).await?.authors;
         authors.push(reader);
-        let list = fanout_on_read::list(&self.store, &authors, depth).await?;
+        let list = self.authors.list(&authors, depth).await?;
         Ok(HomeSnapshot { list, head: None, pulled_authors: authors, complete_down_to: None })
     }
 

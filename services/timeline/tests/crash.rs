@@ -20,6 +20,7 @@ use support::{
     PATIENCE, client, config, delivery, id,
     pages::{Timeline, deliver_all, until_answered},
     post_id,
+    posts::start_posts,
     queue::{depth, jobs, stored},
     relations::{Relation, import},
 };
@@ -67,8 +68,9 @@ async fn repeated_crashes_lose_no_post() {
     let relation = Relation::start(redis.url("relation")).await;
     let url = redis.url("timeline");
     let relation_url = relation.url();
-    let args =
-        ["--redis-url", &url, "--relation-url", &relation_url, "--pull-threshold", "1000000"];
+    let post_url = start_posts(&redis).await;
+    let services = ["--relation-url", &relation_url, "--post-url", &post_url];
+    let args = [&["--redis-url", &url, "--pull-threshold", "1000000"], &services[..]].concat();
     let port = testkit::free_port();
     let start = || Process::start_on(port, PROGRAM, &args);
     let mut process = start().await;

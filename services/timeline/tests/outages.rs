@@ -22,6 +22,7 @@ use support::{
     Client, PATIENCE, assert_rejected, client, config, delivery, id,
     pages::{DEADLINE, OVER, Timeline, UNKNOWN, deliver_all, is_newest_first, until_answered},
     post_id, posts,
+    posts::start_posts,
     queue::{published, stored},
     relations::{Link, Proxy, Relation},
 };
@@ -57,7 +58,9 @@ impl Deployed {
         let relation = Relation::start(redis.url("relation")).await;
         let proxy = relation.proxy().await;
         let (url, relation_url) = (redis.url("timeline"), proxy.url());
-        let args = ["--redis-url", &url, "--relation-url", &relation_url, "--threads", "1"];
+        let post_url = start_posts(&redis).await;
+        let services = ["--relation-url", &relation_url, "--post-url", &post_url];
+        let args = [&["--redis-url", &url, "--threads", "1"], &services[..]].concat();
         let process = Process::start(PROGRAM, &args).await;
         let client = client(&process.address());
         let store = Store::open(&config(&url, &[]).redis).unwrap();

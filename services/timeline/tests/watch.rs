@@ -15,6 +15,7 @@ use support::{
     Client, PATIENCE, System, client, delivery, id,
     pages::{Timeline, deliver_all, is_newest_first},
     post_id, posts,
+    posts::start_posts,
     relations::import,
     start_relation,
 };
@@ -238,7 +239,9 @@ async fn a_watch_ends_at_shutdown() {
     let redis = testkit::Store::start(Single).await;
     let relation_url = start_relation(&redis).await;
     let url = redis.url("timeline");
-    let args = ["--redis-url", &url, "--relation-url", &relation_url, "--threads", "1"];
+    let post_url = start_posts(&redis).await;
+    let services = ["--relation-url", &relation_url, "--post-url", &post_url];
+    let args = [&["--redis-url", &url, "--threads", "1"], &services[..]].concat();
     let process = Process::start(env!("CARGO_BIN_EXE_microblog-timeline"), &args).await;
     let client = client(&process.address());
     let mut streams = Vec::new();

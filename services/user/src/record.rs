@@ -14,8 +14,8 @@ use std::collections::BTreeSet;
 use microblog_domain::{Partition, UserId};
 use microblog_keyspace::{self as keyspace, Change, Journals, Recovery};
 use microblog_record::{
-    Database, Error as DatabaseError, Migration, POSITIONS, RecordError, Recorder, Replace, Tables,
-    Work, WriteTransaction,
+    Damaged, Database, Error as DatabaseError, Migration, POSITIONS, RecordError, Recorder,
+    Replace, Tables, Work, WriteTransaction,
 };
 
 use crate::{
@@ -59,9 +59,9 @@ impl Tables for AccountTables {
         &'a self,
         transaction: &'a mut WriteTransaction,
         changes: &'a [Change],
-        _: Replace,
+        replace: Replace,
     ) -> Work<'a> {
-        Box::pin(self.write_changed(transaction, changes))
+        Box::pin(self.write_changed(transaction, changes, replace))
     }
 
     // A deletion stays true in any copy.
@@ -73,8 +73,13 @@ impl Tables for AccountTables {
         Box::pin(async move { Ok(rows::delete_accounts_of(transaction, partition).await?) })
     }
 
-    fn restore<'a>(&'a self, database: &'a Database, recovery: Recovery) -> Work<'a> {
-        Box::pin(recovery::restore(&self.accounts, database, recovery))
+    fn restore<'a>(
+        &'a self,
+        database: &'a Database,
+        recovery: Recovery,
+        damaged: &'a Damaged,
+    ) -> Work<'a> {
+        Box::pin(recovery::restore(&self.accounts, database, recovery, damaged))
     }
 
     fn fill<'a>(
@@ -102,6 +107,7 @@ impl AccountTables {
         &self,
         transaction: &mut WriteTransaction,
         changes: &[Change],
+        replace: Replace,
     ) -> Result<(), RecordError> {
         let (mut changed, mut deleted) = (BTreeSet::new(), BTreeSet::new());
         for change in changes {
@@ -115,7 +121,7 @@ impl AccountTables {
         let changed: Vec<_> = changed.into_iter().collect();
         for ids in changed.chunks(PAGE) {
             let stored = self.store().stored(ids).await?;
-            write(transaction, ids, stored, &deleted).await?;
+            write(transaction, ids, stored, &deleted, replace).await?;
         }
         let partitions: BTreeSet<_> = deleted.into_iter().map(UserId::partition).collect();
         for partition in partitions {
@@ -137,7 +143,7 @@ impl AccountTables {
             let ids: Vec<_> = ids.into_iter().collect();
             for ids in ids.chunks(PAGE) {
                 let stored = self.store().stored(ids).await?;
-                write(transaction, ids, stored, &BTreeSet::new()).await?;
+                write(transaction, ids, stored, &BTreeSet::new(), Replace::Older).await?;
             }
             if page.cursor == 0 {
                 return Ok(());
@@ -161,7 +167,7 @@ impl AccountTables {
                 return Ok(());
             }
             let stored = self.store().stored(&ids).await?;
-            write(transaction, &ids, stored, &BTreeSet::new()).await?;
+            write(transaction, &ids, stored, &BTreeSet::new(), Replace::Older).await?;
             rank += PAGE;
         }
     }
@@ -173,6 +179,7 @@ async fn write(
     ids: &[UserId],
     stored: Vec<Option<StoredState>>,
     deleted: &BTreeSet<UserId>,
+    replace: Replace,
 ) -> Result<(), sqlx::Error> {
     let (mut accounts, mut deletions) = (Vec::new(), Vec::new());
     for (&id, stored) in ids.iter().zip(stored) {
@@ -186,7 +193,7 @@ async fn write(
         }
     }
     rows::upsert_deletions(transaction, &deletions).await?;
-    rows::upsert_accounts(transaction, &accounts).await?;
+    rows::upsert_accounts(transaction, &accounts, replace).await?;
     rows::delete_deleted(transaction, ids).await
 }
 

@@ -15,7 +15,7 @@ use microblog_user::{
     import::{ImportEntry, ImportResult},
 };
 use support::{
-    database::{Database, recorder, stored},
+    database::{Database, Record as _, recorder, stored},
     on_each_store,
 };
 

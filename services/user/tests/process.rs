@@ -10,7 +10,8 @@ use microblog_proto::{common::ErrorReason as Reason, user as pb};
 use microblog_testkit::{Process, RedisServer, Store as Redis, Topology, eventually};
 use support::{
     PASSWORD, PATIENCE, System, assert_rejected, assert_valid, authenticate, connect,
-    database::Database, login, on_each_store, register, registration,
+    database::{Database, Record as _},
+    login, on_each_store, register, registration,
 };
 
 on_each_store! {

@@ -13,7 +13,10 @@ use std::{
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use microblog_chassis::status::reason_of;
 use microblog_domain::{Partition, UserId};
-use microblog_proto::{common::ErrorReason as Reason, user as pb};
+use microblog_proto::{
+    common::{ErrorReason as Reason, RestoredPartition},
+    user as pb,
+};
 use microblog_record::{Recorder, Source};
 use microblog_testkit::{
     Store as Redis, Topology, eventually,
@@ -31,7 +34,7 @@ use proptest::{
 use sqlx::{Row as _, any::AnyRow};
 use support::{
     PASSWORD, PATIENCE, System, assert_rejected, assert_valid, authenticate,
-    database::{Database, admin_of, recorder, stored},
+    database::{Database, Record as _, admin_of, recorder, stored},
     draft, login, register,
 };
 use tonic::Code;
@@ -67,10 +70,6 @@ async fn start(topology: Topology, database: &Database, flags: &[&str]) -> Syste
     })
     .await;
     system
-}
-
-async fn databases() -> [Database; 2] {
-    [Database::sqlite(), Database::postgres().await]
 }
 
 async fn update(system: &System, user_id: u64, bio: &str) {
@@ -137,7 +136,7 @@ async fn journal_entries(redis: &Redis) -> Vec<String> {
 #[tokio::test]
 async fn changes_reach_the_database() {
     for (database, topology) in
-        databases().await.into_iter().zip([Topology::Single, Topology::Cluster])
+        Database::both().await.into_iter().zip([Topology::Single, Topology::Cluster])
     {
         let system = start(topology, &database, &[]).await;
         let mut ids = Vec::new();
@@ -201,7 +200,7 @@ async fn journals_have_neither_texts_nor_secrets() {
 
 #[tokio::test]
 async fn a_new_database_is_filled_with_what_there_is() {
-    for database in databases().await {
+    for database in Database::both().await {
         let system = System::start(Topology::Single).await;
         let mut ids = import(&system, (0..500).map(|i| format!("user{i}"))).await;
         let [bob, carl] =
@@ -241,19 +240,101 @@ async fn changes_wait_while_the_database_is_away() {
 /// Restores Redis by the RPC, and returns how many partitions that changed, once the service serves
 /// again.
 async fn restore(system: &System) -> usize {
+    restored(system).await.iter().filter(|partition| partition.restored).count()
+}
+
+/// Restores Redis by the RPC, until the service serves again.
+async fn restored(system: &System) -> Vec<RestoredPartition> {
     let mut client = system.client.clone();
     let request = pb::RestoreRequest::default();
-    let mut partitions = client.restore(request).await.unwrap().into_inner();
-    let mut changed = 0;
-    while let Some(restored) = partitions.message().await.unwrap() {
-        changed += usize::from(restored.partition.unwrap().restored);
+    let mut answers = client.restore(request).await.unwrap().into_inner();
+    let mut partitions = Vec::new();
+    while let Some(restored) = answers.message().await.unwrap() {
+        partitions.extend(restored.partition);
     }
     eventually("the service serves", PATIENCE, async || {
         let user = client.get_user(pb::GetUserRequest { user_id: 1 }).await;
         user.is_err_and(|status| reason_of(&status) == Some(Reason::UserNotFound))
     })
     .await;
-    changed
+    partitions
+}
+
+/// Returns the tables and keys of the damaged rows.
+fn damaged(partitions: &[RestoredPartition]) -> BTreeSet<(&str, &str)> {
+    let rows = partitions.iter().flat_map(|partition| &partition.damaged);
+    rows.map(|row| (row.table.as_str(), row.key.as_str())).collect()
+}
+
+#[tokio::test]
+async fn damaged_rows_are_named_and_left_out() {
+    for database in Database::both().await {
+        let system = start(Topology::Single, &database, &[]).await;
+        let names = ["ann", "bob", "carl", "dora", "eve", "fred", "gil", "hal"];
+        let mut ids = Vec::new();
+        for name in names {
+            ids.push(register(&system.client, name).await.id);
+        }
+        let [ann, bob, carl, dora, eve, fred, gil, hal] = ids[..] else { panic!("eight accounts") };
+        delete(&system, eve).await;
+        ids.retain(|&id| id != eve);
+        database.has(&system.redis, &ids).await;
+        eventually("the deletion is recorded", PATIENCE, async || {
+            deletions(&database).await.contains_key(&eve)
+        })
+        .await;
+        // PostgreSQL rejects what is not UTF-8.
+        let bad_text = match &database {
+            Database::Sqlite(_) => "CAST(x'ff' AS TEXT)",
+            Database::Postgres(_) => "'not an address'",
+        };
+        for change in [
+            format!("UPDATE accounts SET card = '!' WHERE account = {ann}"),
+            format!("UPDATE accounts SET card_version = -1 WHERE account = {bob}"),
+            format!("UPDATE accounts SET email = {bad_text} WHERE account = {carl}"),
+            format!(
+                "UPDATE accounts SET partition = (partition + 1) % 1024 WHERE account = {dora}"
+            ),
+            format!("UPDATE deleted_accounts SET held_until = -1 WHERE account = {eve}"),
+            format!("UPDATE accounts SET account = -4 WHERE account = {fred}"),
+            // Both have one name.
+            format!(
+                "UPDATE accounts SET card = (SELECT card FROM accounts WHERE account = {gil}), \
+                 name_partition = (SELECT name_partition FROM accounts WHERE account = {gil}) \
+                 WHERE account = {hal}"
+            ),
+        ] {
+            database.change(&change).await;
+        }
+        cmd("FLUSHALL").exec_async(&mut system.redis.nodes()[0].admin().await).await.unwrap();
+        let partitions = restored(&system).await;
+        let keys = [-4, ann as i64, bob as i64, carl as i64, dora as i64];
+        let keys = keys.map(|id| format!("account={id}"));
+        let deleted = format!("account={eve}");
+        let mut expected: BTreeSet<_> = keys.iter().map(|key| ("accounts", &**key)).collect();
+        expected.insert(("deleted_accounts", &deleted));
+        let mut found = damaged(&partitions);
+        // The accounts with one name may be restored after its claim.
+        let owners = [gil, hal].map(|id| format!("account={id}"));
+        found.retain(|(_, key)| !owners.iter().any(|owner| owner == key));
+        assert_eq!(found, expected);
+        let left_out = [ann, bob, carl, dora, fred];
+        for id in left_out {
+            let user = system.client.clone().get_user(pb::GetUserRequest { user_id: id }).await;
+            assert_rejected(user, Reason::UserNotFound);
+        }
+        for id in [gil, hal] {
+            system.client.clone().get_user(pb::GetUserRequest { user_id: id }).await.unwrap();
+        }
+        // A mended row comes back, and so do its claims.
+        let mend = format!("UPDATE accounts SET card_version = account WHERE account = {bob}");
+        database.change(&mend).await;
+        let again = restored(&system).await;
+        let again = damaged(&again);
+        assert!(!again.contains(&("accounts", &keys[2])), "{again:?}");
+        assert!(again.contains(&("accounts", &keys[1])), "{again:?}");
+        login(&system.client, "bob", PASSWORD).await.unwrap();
+    }
 }
 
 /// What Redis has: each key with its remaining time and its value.
@@ -297,7 +378,7 @@ async fn roll_back(redis: &Redis, copy: &Copy, is_lost: impl Fn(u16) -> bool) {
 #[tokio::test]
 async fn an_empty_redis_is_restored() {
     for (database, topology) in
-        databases().await.into_iter().zip([Topology::Cluster, Topology::Single])
+        Database::both().await.into_iter().zip([Topology::Cluster, Topology::Single])
     {
         let system = start(topology, &database, &[]).await;
         let mut ids = Vec::new();
@@ -349,7 +430,7 @@ async fn an_empty_redis_is_restored() {
 
 #[tokio::test]
 async fn a_lost_partition_is_restored_and_its_names_are_not_given_away() {
-    for database in databases().await {
+    for database in Database::both().await {
         let system = start(Topology::Single, &database, &["--write-budget-ms=1000"]).await;
         let ids = import(&system, (0..50).map(|i| format!("user{i}"))).await;
         let ann = register(&system.client, "ann").await.id;
@@ -378,7 +459,7 @@ async fn a_lost_partition_is_restored_and_its_names_are_not_given_away() {
 
 #[tokio::test]
 async fn an_older_copy_of_redis_is_recovered() {
-    for database in databases().await {
+    for database in Database::both().await {
         let system = start(Topology::Single, &database, &[]).await;
         let mut ids = Vec::new();
         for name in ["ann", "bob", "carl", "dora", "eve"] {
@@ -402,6 +483,10 @@ async fn an_older_copy_of_redis_is_recovered() {
         let fred = begun[0].id;
         assert_eq!(store.activate(&[fred]).await.unwrap(), [true]);
         update(&system, ann, "new").await;
+        let [mut begun_by_ann, mut begun_by_eve] = [String::new(), String::new()];
+        for (token, name) in [(&mut begun_by_ann, "ann"), (&mut begun_by_eve, "eve")] {
+            *token = login(&system.client, name, PASSWORD).await.unwrap();
+        }
         logout(&system, &revoked).await;
         change_password(&system, dora).await;
         delete(&system, bob).await;
@@ -418,7 +503,7 @@ async fn an_older_copy_of_redis_is_recovered() {
         restore(&system).await;
         assert_eq!(stored(&system.redis, &ids).await, before);
         assert_valid(&system.client, 4).await;
-        for token in [&revoked, &other, &changed] {
+        for token in [&revoked, &other, &changed, &begun_by_ann, &begun_by_eve] {
             assert_rejected(authenticate(&system.client, token).await, Reason::TokenInvalid);
         }
         assert_eq!(authenticate(&system.client, &kept).await.unwrap(), eve, "nothing ended");
@@ -432,6 +517,33 @@ async fn an_older_copy_of_redis_is_recovered() {
         assert_eq!(deletions.iter().map(|id| id.get()).collect::<Vec<_>>(), [bob, carl]);
         confirm(&system, bob).await;
         assert!(!is_free(&system, "bob").await, "the hold goes on");
+    }
+}
+
+/// Sessions of one account ended on both sides of a failover that lost the first end.
+#[tokio::test]
+async fn a_session_that_ended_before_a_loss_stays_ended_if_another_ended_after_it() {
+    let redis = Redis::start(Topology::Single).await;
+    for database in Database::both().await {
+        cmd("FLUSHALL").exec_async(&mut redis.nodes()[0].admin().await).await.unwrap();
+        let mut world = World::new(&redis, &database, Duration::ZERO).await;
+        for step in [Step::Register(0), Step::Login(0), Step::Login(0), Step::Record] {
+            world.take(step).await;
+        }
+        let older = copy(&redis).await;
+        // Ends the first session.
+        world.take(Step::Logout(0)).await;
+        world.take(Step::Record).await;
+        roll_back(&redis, &older, |_| true).await;
+        // A process that has not seen the lost change.
+        let (_, other) = support::accounts(&redis).await;
+        other.logout(&world.tokens[1].1).await.unwrap();
+        assert_eq!(world.view().await.sessions.len(), 1, "the loss brought it back");
+        world.recover().await;
+        assert_eq!(world.view().await.sessions.len(), 0);
+        world.take(Step::Login(0)).await;
+        world.recover().await;
+        assert_eq!(world.view().await.sessions.len(), 1);
     }
 }
 
@@ -457,7 +569,7 @@ async fn a_name_goes_to_its_last_owner() {
 
 #[tokio::test]
 async fn a_database_from_an_older_copy_is_written_anew() {
-    for database in databases().await {
+    for database in Database::both().await {
         let system = start(Topology::Single, &database, &[]).await;
         let ann = register(&system.client, "ann").await.id;
         database.has(&system.redis, &[ann]).await;

@@ -15,7 +15,8 @@ use crate::{
 };
 
 /// The services with a database, and a table of each.
-const TABLES: [(&str, &str); 3] = [("user", "accounts"), ("relation", "edges"), ("post", "posts")];
+pub(crate) const TABLES: [(&str, &str); 3] =
+    [("user", "accounts"), ("relation", "edges"), ("post", "posts")];
 
 /// Adds an account, a follow and posts, and waits until their delivery within Redis is complete. The
 /// databases may receive them later.
@@ -34,7 +35,7 @@ fn files(data: &Path) -> Vec<PathBuf> {
 }
 
 /// Starts a PostgreSQL server, and creates the roles twice.
-fn start_postgres() -> PostgresServer {
+pub(crate) fn start_postgres() -> PostgresServer {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let postgres = runtime.block_on(PostgresServer::start());
     postgres.create_roles("first");
@@ -42,7 +43,8 @@ fn start_postgres() -> PostgresServer {
     postgres
 }
 
-fn variable(service: &str) -> String {
+/// Returns the variable of the URL of a service's database.
+pub(crate) fn variable(service: &str) -> String {
     format!("MICROBLOG_{}_DATABASE_URL", service.to_uppercase())
 }
 

@@ -7,6 +7,7 @@ mod errors;
 mod export;
 mod launcher;
 mod limits;
+mod restore;
 mod service_clients;
 mod timelines;
 mod up;

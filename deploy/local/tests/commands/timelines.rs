@@ -1,4 +1,4 @@
-//! Delivery of posts to followers by a real `microblog up`, also across a kill.
+//! Delivery of posts to followers by a real `microblog up`, also across a kill and a loss of its data.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -7,7 +7,7 @@ use microblog_proto::gateway::{
     LoginRequest, PublishRequest, UserRef, ViewHomeRequest, ViewUserTimelineRequest,
     gateway_service_client::GatewayServiceClient, user_ref::Ref,
 };
-use microblog_testkit::PATIENCE;
+use microblog_testkit::{PATIENCE, redis};
 use nix::sys::signal::Signal;
 use tonic::{
     Request, Status,
@@ -55,6 +55,18 @@ fn published_posts_reach_every_follower_across_a_kill() {
         });
     }
     launcher.verified();
+    runtime.block_on(survives_a_loss(&launcher));
+}
+
+/// Deletes all data of the timeline service, which no delivery brings back.
+async fn survives_a_loss(launcher: &Launcher) {
+    let mut admin = launcher.admin();
+    let keys: Vec<String> = redis::cmd("KEYS").arg("tl:*").query(&mut admin).unwrap();
+    redis::cmd("DEL").arg(keys).exec(&mut admin).unwrap();
+    for name in FOLLOWERS {
+        let reader = Reader::log_in(launcher, name).await;
+        assert_eq!(reader.home().await.unwrap(), reader.posts_of("ada").await.unwrap());
+    }
 }
 
 /// Publishes several posts concurrently as ada, kills the launcher in between, and returns the

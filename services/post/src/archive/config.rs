@@ -30,4 +30,8 @@ pub struct Config {
         value_parser = humantime::parse_duration
     )]
     pub warm_window: Duration,
+    /// Evict posts only once a backup of the database has them: whoever backs it up then sets
+    /// `backed_up_until` in the table `backup_watermark`
+    #[arg(long, env = "MICROBLOG_EVICT_AFTER_BACKUP")]
+    pub evict_after_backup: bool,
 }

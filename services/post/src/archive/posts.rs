@@ -5,24 +5,30 @@ use std::collections::{HashMap, HashSet};
 use microblog_domain::{CommentId, PostId, UserId};
 use microblog_keyspace::{Entry, Order};
 use microblog_record::{
-    Error,
-    sql::{list, number, read, read_id, statement},
+    Damaged, Error,
+    sql::{check_partition, list, number, read, read_id, read_text, statement, text_column},
 };
-use sqlx::{Row as _, any::AnyRow};
+use sqlx::any::AnyRow;
 
-use super::Archive;
+use super::{Archive, RECORD};
 use crate::post::{Comment, CommentContent, Content, Counts, ListLengths, Origin, Post, Reply};
-
-/// The columns of a post.
-pub(super) const POST_COLUMNS: &str = "id, author, text, root, reposted, likes, comments, reposts";
-
-/// The columns of a comment.
-pub(super) const COMMENT_COLUMNS: &str = "id, post, author, text, in_reply_to, in_reply_to_author";
 
 /// The most authors of one statement.
 const AUTHORS_MAX: usize = 50;
 
 impl Archive {
+    /// Returns the columns of a post.
+    pub(super) fn post_columns(&self) -> String {
+        let text = text_column(&self.database, "text");
+        format!("id, author, {text}, root, reposted, likes, comments, reposts")
+    }
+
+    /// Returns the columns of a comment.
+    pub(super) fn comment_columns(&self) -> String {
+        let text = text_column(&self.database, "text");
+        format!("id, post, author, {text}, in_reply_to, in_reply_to_author")
+    }
+
     /// Returns the existing posts among some, as of their eviction.
     pub async fn posts(&self, ids: &[PostId], viewer: Option<UserId>) -> Result<Vec<Post>, Error> {
         if ids.is_empty() {
@@ -39,12 +45,14 @@ impl Archive {
     }
 
     async fn rows_of(&self, ids: &[PostId]) -> Result<Vec<Post>, sqlx::Error> {
+        let columns = self.post_columns();
         let text = format!(
-            "SELECT {POST_COLUMNS} FROM posts WHERE deleted = 0 AND id IN ({})",
+            "SELECT {columns} FROM posts WHERE deleted = 0 AND id IN ({})",
             list(1, ids.len())
         );
         let query = ids.iter().fold(statement(text), |query, id| query.bind(number(id.get())));
-        query.fetch_all(self.database.readers()).await?.iter().map(post).collect()
+        let rows = query.fetch_all(self.database.readers()).await?;
+        Ok(Damaged::new(RECORD).decode("posts", 1, &rows, post))
     }
 
     /// Returns which of some posts have a row that is not a tombstone.
@@ -264,15 +272,17 @@ impl Archive {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
+        let columns = self.comment_columns();
         let text = format!(
-            "SELECT {COMMENT_COLUMNS} FROM comments WHERE deleted = 0 AND post = $1 AND id IN ({})",
+            "SELECT {columns} FROM comments WHERE deleted = 0 AND post = $1 AND id IN ({})",
             list(2, ids.len())
         );
         let query = statement(text).bind(number(post.get()));
         let query = ids.iter().fold(query, |query, id| query.bind(number(id.get())));
         self.database
             .read("SELECT comments", async move {
-                query.fetch_all(self.database.readers()).await?.iter().map(comment).collect()
+                let rows = query.fetch_all(self.database.readers()).await?;
+                Ok(Damaged::new(RECORD).decode("comments", 2, &rows, comment))
             })
             .await
     }
@@ -284,8 +294,9 @@ impl Archive {
         before: Option<CommentId>,
         count: usize,
     ) -> Result<Vec<Comment>, Error> {
+        let columns = self.comment_columns();
         let text = format!(
-            "SELECT {COMMENT_COLUMNS} FROM comments WHERE deleted = 0 AND author = $1 AND id < $2 \
+            "SELECT {columns} FROM comments WHERE deleted = 0 AND author = $1 AND id < $2 \
              ORDER BY id DESC LIMIT $3"
         );
         let below = before.map_or(i64::MAX, |id| number(id.get()));
@@ -293,7 +304,8 @@ impl Archive {
             statement(text).bind(number(author.get())).bind(below).bind(number(count as u64));
         self.database
             .read("SELECT comments", async move {
-                query.fetch_all(self.database.readers()).await?.iter().map(comment).collect()
+                let rows = query.fetch_all(self.database.readers()).await?;
+                Ok(Damaged::new(RECORD).decode("comments", 2, &rows, comment))
             })
             .await
     }
@@ -305,31 +317,31 @@ pub(super) fn id_entry(row: &AnyRow) -> Result<Entry, sqlx::Error> {
     Ok(Entry { member: id, score: id })
 }
 
-/// Decodes a post from [`POST_COLUMNS`].
+/// Decodes a post from [`Archive::post_columns`].
 pub(super) fn post(row: &AnyRow) -> Result<Post, sqlx::Error> {
     let origin = PostId::new(read(row, 3)?).zip(PostId::new(read(row, 4)?));
     let content = Content {
         author: read_id(row, 1, UserId::new)?,
-        text: row.try_get(2)?,
+        text: read_text(row, 2)?,
         origin: origin.map(|(root, reposted)| Origin { root, reposted }),
     };
     let counts = Counts { likes: read(row, 5)?, comments: read(row, 6)?, reposts: read(row, 7)? };
-    Ok(Post { id: read_id(row, 0, PostId::new)?, content, counts, liked: false })
+    let id = read_id(row, 0, PostId::new)?;
+    check_partition(id.partition(), content.author.partition())?;
+    Ok(Post { id, content, counts, liked: false })
 }
 
-/// Decodes a comment from [`COMMENT_COLUMNS`].
+/// Decodes a comment from [`Archive::comment_columns`].
 pub(super) fn comment(row: &AnyRow) -> Result<Comment, sqlx::Error> {
     let in_reply_to = CommentId::new(read(row, 4)?)
         .zip(UserId::new(read(row, 5)?))
         .map(|(to, author)| Reply { to, author });
     let content = CommentContent {
         author: read_id(row, 2, UserId::new)?,
-        text: row.try_get(3)?,
+        text: read_text(row, 3)?,
         in_reply_to,
     };
-    Ok(Comment {
-        id: read_id(row, 0, CommentId::new)?,
-        post: read_id(row, 1, PostId::new)?,
-        content,
-    })
+    let (id, post) = (read_id(row, 0, CommentId::new)?, read_id(row, 1, PostId::new)?);
+    check_partition(post.partition(), id.partition())?;
+    Ok(Comment { id, post, content })
 }

@@ -5,87 +5,94 @@ use std::{
     time::Duration,
 };
 
-use microblog_domain::PostId;
+use microblog_domain::{PostId, Stamp, UserId};
 use microblog_keyspace::Entry;
 use microblog_record::{
-    Error,
-    sql::{list, number, read, read_id, statement},
+    Damaged, Error,
+    sql::{list, number, read_id, statement},
 };
 use sqlx::{Any, Transaction, any::AnyRow};
 
 use super::{
-    Archive,
-    posts::{COMMENT_COLUMNS, POST_COLUMNS, comment, post},
+    Archive, RECORD,
+    posts::{comment, post},
 };
-use crate::post::{Comment, Snapshot};
+use crate::post::Snapshot;
 
 /// The timeout of reading one page of posts.
 const SNAPSHOT_READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Archive {
-    /// Returns a post with its lists; `None` if there is none.
+    /// Returns a post with its lists; `None` if there is none. Without damaged rows.
     pub async fn read_snapshot(&self, id: PostId) -> Result<Option<Snapshot>, Error> {
-        Ok(self.read_snapshots(&[id]).await?.pop())
+        Ok(self.read_snapshots(&[id], &Damaged::new(RECORD)).await?.pop())
     }
 
-    /// Returns the existing posts among some with their lists, in the given order.
-    pub(crate) async fn read_snapshots(&self, ids: &[PostId]) -> Result<Vec<Snapshot>, Error> {
+    /// Returns the existing posts among some with their lists, in the given order. Without damaged
+    /// rows.
+    pub(crate) async fn read_snapshots(
+        &self,
+        ids: &[PostId],
+        damaged: &Damaged,
+    ) -> Result<Vec<Snapshot>, Error> {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
-        self.database
-            .read_within(SNAPSHOT_READ_TIMEOUT, "SELECT posts likes comments reposts", async move {
-                let mut transaction = self.database.writers().begin().await?;
-                let posts = format!("SELECT {POST_COLUMNS} FROM posts WHERE deleted = 0 AND id");
-                let mut posts: HashMap<PostId, _> = HashMap::from_iter(
-                    select(&mut transaction, &posts, ids, |row| {
-                        let post = post(row)?;
-                        Ok((post.id, post))
-                    })
-                    .await?,
-                );
-                let likes = "SELECT post, member, since FROM likes WHERE ended = 0 AND post";
-                let likes = select(&mut transaction, likes, ids, |row| {
-                    let entry = Entry { member: read(row, 1)?, score: read(row, 2)? };
-                    Ok((read_id(row, 0, PostId::new)?, entry))
-                });
-                let mut likes: BTreeMap<PostId, Vec<Entry>> = by_post(likes.await?);
-                let comments =
-                    format!("SELECT {COMMENT_COLUMNS} FROM comments WHERE deleted = 0 AND post");
-                let comments = select(&mut transaction, &comments, ids, |row| {
-                    let comment = comment(row)?;
-                    Ok((comment.post, comment))
-                });
-                let mut comments: BTreeMap<PostId, Vec<Comment>> = by_post(comments.await?);
-                let reposts = "SELECT post, member FROM reposts WHERE ended = 0 AND post";
-                let reposts = select(&mut transaction, reposts, ids, |row| {
-                    Ok((read_id(row, 0, PostId::new)?, read_id(row, 1, PostId::new)?))
-                });
-                let mut reposts: BTreeMap<PostId, Vec<PostId>> = by_post(reposts.await?);
-                let snapshot = |id: &PostId| {
-                    Some(Snapshot {
-                        post: posts.remove(id)?,
-                        likes: likes.remove(id).unwrap_or_default(),
-                        comments: comments.remove(id).unwrap_or_default(),
-                        reposts: reposts.remove(id).unwrap_or_default(),
-                    })
-                };
-                Ok(ids.iter().filter_map(snapshot).collect())
+        let [post_columns, comment_columns] = [self.post_columns(), self.comment_columns()];
+        let texts = [
+            format!("SELECT {post_columns} FROM posts WHERE deleted = 0 AND id"),
+            "SELECT post, member, since FROM likes WHERE ended = 0 AND post".to_owned(),
+            format!("SELECT {comment_columns} FROM comments WHERE deleted = 0 AND post"),
+            "SELECT post, member FROM reposts WHERE ended = 0 AND post".to_owned(),
+        ];
+        let read = async move {
+            let mut transaction = self.database.writers().begin().await?;
+            let mut rows = Vec::with_capacity(texts.len());
+            for text in texts {
+                rows.push(select(&mut transaction, &text, ids).await?);
+            }
+            Ok(rows)
+        };
+        let name = "SELECT posts likes comments reposts";
+        let rows = self.database.read_within(SNAPSHOT_READ_TIMEOUT, name, read).await?;
+        let [posts, likes, comments, reposts] = &rows[..] else { return Ok(Vec::new()) };
+        let posts = damaged.decode("posts", 1, posts, post);
+        let mut posts: HashMap<PostId, _> = posts.into_iter().map(|post| (post.id, post)).collect();
+        let mut likes = by_post(damaged.decode("likes", 2, likes, like));
+        let mut comments = by_post(damaged.decode("comments", 2, comments, |row| {
+            let comment = comment(row)?;
+            Ok((comment.post, comment))
+        }));
+        let mut reposts = by_post(damaged.decode("reposts", 2, reposts, |row| {
+            Ok((read_id(row, 0, PostId::new)?, read_id(row, 1, PostId::new)?))
+        }));
+        let snapshot = |id: &PostId| {
+            Some(Snapshot {
+                post: posts.remove(id)?,
+                likes: likes.remove(id).unwrap_or_default(),
+                comments: comments.remove(id).unwrap_or_default(),
+                reposts: reposts.remove(id).unwrap_or_default(),
             })
-            .await
+        };
+        Ok(ids.iter().filter_map(snapshot).collect())
     }
 }
 
 // Returns the rows of some posts. The statement lacks its end, the ids.
-async fn select<T>(
+async fn select(
     transaction: &mut Transaction<'static, Any>,
     text: &str,
     ids: &[PostId],
-    decode: impl Fn(&AnyRow) -> Result<T, sqlx::Error>,
-) -> Result<Vec<T>, sqlx::Error> {
+) -> Result<Vec<AnyRow>, sqlx::Error> {
     let text = format!("{text} IN ({})", list(1, ids.len()));
     let query = ids.iter().fold(statement(text), |query, id| query.bind(number(id.get())));
-    query.fetch_all(&mut **transaction).await?.iter().map(decode).collect()
+    query.fetch_all(&mut **transaction).await
+}
+
+fn like(row: &AnyRow) -> Result<(PostId, Entry), sqlx::Error> {
+    let member = read_id(row, 1, UserId::new)?.get();
+    let score = read_id(row, 2, Stamp::new)?.get();
+    Ok((read_id(row, 0, PostId::new)?, Entry { member, score }))
 }
 
 fn by_post<T>(rows: Vec<(PostId, T)>) -> BTreeMap<PostId, Vec<T>> {

@@ -210,12 +210,13 @@ local function restore(keys, args)
   return DONE
 end
 
--- Recovery: removes a post that the archive has.
+-- Recovery: removes a post that the archive has, or whose deletion it has.
 --
--- KEYS: evictable; the post's keys. ARGV: post.
+-- KEYS: evictable, outbox; the post's keys. ARGV: post.
 local function drop(keys, args)
-  redis.call('ZREM', table.remove(keys, 1), args[1])
-  redis.call('UNLINK', unpack(keys))
+  redis.call('ZREM', keys[1], args[1])
+  redis.call('ZREM', keys[2], args[1])
+  redis.call('UNLINK', unpack(keys, 3))
 end
 
 -- Recovery: begins an author's list anew. It is in the archive alone.

@@ -17,12 +17,13 @@ use std::time::SystemTime;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use microblog_domain::{Partition, PostId, Stamp, UserId};
 use microblog_keyspace::Recovery;
-use microblog_record::RecordError;
+use microblog_record::{Damaged, RecordError, sql::number};
 use uuid::Uuid;
 
 use super::{PAGE, POSTS_AT_ONCE};
 use crate::{
     archive::{Archive, Config},
+    post::MadeByRequest,
     store::{PostSet, REQUEST_TTL, Store, post_ids},
 };
 
@@ -36,6 +37,7 @@ pub(super) struct Restore<'a> {
     pub(super) hot: &'a Config,
     pub(super) recovery: Recovery,
     pub(super) partition: Partition,
+    pub(super) damaged: &'a Damaged,
 }
 
 impl Restore<'_> {
@@ -43,25 +45,26 @@ impl Restore<'_> {
     pub(super) async fn run(self) -> Result<(), RecordError> {
         let (newest_post, newest) = self.archive.newest_ids(self.partition).await?;
         self.store.raise_clock(self.partition, newest).await?;
-        for (user, since, is_complete) in self.archive.deleted_accounts(self.partition).await? {
+        let deletions = self.archive.deleted_accounts(self.partition, self.damaged).await?;
+        for (user, since, is_complete) in deletions {
             self.store.recover_deletion(user, since, is_complete).await?;
         }
         if let Some(newest) = PostId::new(newest_post) {
             self.store.raise_watermark(self.recovery, newest).await?;
         }
         self.drop_posts().await?;
-        let mut after = None;
-        loop {
-            let authors = self.archive.authors(self.partition, after, PAGE).await?;
-            let Some(&(last, _)) = authors.last() else { break };
+        let mut next = Some(i64::MIN);
+        while let Some(after) = next {
+            let authors: Vec<(UserId, u64)>;
+            (authors, next) =
+                self.archive.authors(self.partition, after, PAGE, self.damaged).await?;
             let authors = authors.into_iter().map(|(author, count)| self.author(author, count));
             let authors = stream::iter(authors).buffer_unordered(AUTHORS_AT_ONCE);
             authors.try_collect::<()>().await?;
-            after = Some(last);
         }
         self.requests().await?;
-        self.store.add_pending(&self.archive.one_sided(self.partition).await?).await?;
-        Ok(())
+        let one_sided = self.archive.one_sided(self.partition, self.damaged).await?;
+        Ok(self.store.add_pending(self.partition, &one_sided).await?)
     }
 
     async fn drop_posts(&self) -> Result<(), RecordError> {
@@ -111,7 +114,7 @@ impl Restore<'_> {
             };
             let hot = ids.iter().enumerate().take_while(is_hot);
             let hot: Vec<PostId> = hot.map(|(_, &id)| id).collect();
-            let posts = self.archive.read_snapshots(&hot).await?;
+            let posts = self.archive.read_snapshots(&hot, self.damaged).await?;
             if !self.store.recover_posts(self.recovery, &posts, &holder, deliver_from).await? {
                 return Err(RecordError::Contended(self.partition));
             }
@@ -125,12 +128,13 @@ impl Restore<'_> {
 
     async fn requests(&self) -> Result<(), RecordError> {
         let begin = SystemTime::now().checked_sub(REQUEST_TTL).unwrap_or(SystemTime::UNIX_EPOCH);
-        let mut after = Stamp::first_at(begin, self.partition).get();
-        loop {
-            let requests = self.archive.requests(self.partition, after, PAGE).await?;
-            let Some(last) = requests.last() else { return Ok(()) };
-            after = last.id;
+        let mut next = Some(number(Stamp::first_at(begin, self.partition).get()));
+        while let Some(after) = next {
+            let requests: Vec<MadeByRequest>;
+            (requests, next) =
+                self.archive.requests(self.partition, after, PAGE, self.damaged).await?;
             self.store.recover_requests(&requests).await?;
         }
+        Ok(())
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use microblog_domain::{CommentId, Partition, PostId, UserId};
+use microblog_domain::{CommentId, Partition, PostId, Stamp, UserId};
 use microblog_record::{
     Replace, WriteTransaction,
     sql::{ROWS_MAX, list, number, read, read_id, rows, statement},
@@ -19,8 +19,9 @@ use crate::{
     post::{Comment, Content, MadeByRequest},
 };
 
-/// Changes of the counts of posts, in the order of their columns.
-type CountChanges = BTreeMap<PostId, [i64; 3]>;
+/// Changes of the counts of posts, in the order of their columns. Collected, since each update of a
+/// row is a new version of it.
+pub(super) type CountChanges = BTreeMap<PostId, [i64; 3]>;
 
 const LIKES: usize = 0;
 const COMMENTS: usize = 1;
@@ -73,9 +74,10 @@ pub(super) async fn page(
     count: usize,
 ) -> Result<Vec<PostId>, sqlx::Error> {
     const PAGE: &str = "SELECT id FROM posts \
-        WHERE id / 4 % 1024 = $1 AND deleted = 0 AND id > $2 ORDER BY id LIMIT $3";
+        WHERE id / 4 % 1024 = $1 AND deleted = 0 AND id > $2 AND id < $3 ORDER BY id LIMIT $4";
     let query = sqlx::query(PAGE).bind(i64::from(partition.number()));
-    let query = query.bind(number(after)).bind(number(count as u64));
+    // Damaged ids stay.
+    let query = query.bind(number(after)).bind(number(Stamp::END)).bind(count as i64);
     let rows = query.fetch_all(&mut **transaction).await?;
     rows.iter().map(|row| read_id(row, 0, PostId::new)).collect()
 }
@@ -140,8 +142,8 @@ pub(super) async fn delete_rows(
 pub(super) async fn insert_comments(
     transaction: &mut WriteTransaction,
     comments: &[Comment],
+    counts: &mut CountChanges,
 ) -> Result<(), sqlx::Error> {
-    let mut counts = CountChanges::new();
     for comments in comments.chunks(ROWS_MAX) {
         let text = format!(
             "INSERT INTO comments (post, id, author, text, in_reply_to, in_reply_to_author) \
@@ -157,18 +159,18 @@ pub(super) async fn insert_comments(
             query.bind(number(to)).bind(number(author))
         });
         for row in &query.fetch_all(&mut **transaction).await? {
-            add(&mut counts, read_id(row, 0, PostId::new)?, COMMENTS, 1);
+            add(counts, read_id(row, 0, PostId::new)?, COMMENTS, 1);
         }
     }
-    change_counts(transaction, &counts).await
+    Ok(())
 }
 
 /// Writes tombstones of comments, with the stamps of their deletion, whether or not they have rows.
 pub(super) async fn delete_comments(
     transaction: &mut WriteTransaction,
     comments: &[(PostId, CommentId, u64)],
+    counts: &mut CountChanges,
 ) -> Result<(), sqlx::Error> {
-    let mut counts = CountChanges::new();
     for comments in comments.chunks(ROWS_MAX) {
         let text = format!(
             "SELECT post FROM comments WHERE deleted = 0 AND (post, id) IN (VALUES {})",
@@ -178,7 +180,7 @@ pub(super) async fn delete_comments(
             query.bind(number(post.get())).bind(number(id.get()))
         });
         for row in &query.fetch_all(&mut **transaction).await? {
-            add(&mut counts, read_id(row, 0, PostId::new)?, COMMENTS, -1);
+            add(counts, read_id(row, 0, PostId::new)?, COMMENTS, -1);
         }
         let text = format!(
             "INSERT INTO comments (post, id, deleted, author, text, in_reply_to, \
@@ -193,7 +195,7 @@ pub(super) async fn delete_comments(
         });
         query.execute(&mut **transaction).await?;
     }
-    change_counts(transaction, &counts).await
+    Ok(())
 }
 
 /// Writes entries of lists, each once.
@@ -202,35 +204,68 @@ pub(super) async fn write_reactions(
     list: ReactionList,
     reactions: &[Reaction],
     replace: Replace,
+    counts: &mut CountChanges,
 ) -> Result<(), sqlx::Error> {
-    let mut counts = CountChanges::new();
     for reactions in reactions.chunks(ROWS_MAX) {
-        let known = known_reactions(transaction, list, reactions).await?;
-        let known = |reaction: &Reaction| known.get(&(reaction.post, reaction.member));
-        // An end may have the stamp of its beginning.
-        let is_newer = |reaction: &&Reaction| {
-            replace == Replace::All
-                || known(reaction).is_none_or(|&(since, exists)| {
-                    since < reaction.since
-                        || since == reaction.since && (exists || !reaction.exists)
-                })
-        };
-        let written: Vec<_> = reactions.iter().filter(is_newer).collect();
-        for reaction in &written {
-            let existed = known(reaction).is_some_and(|&(_, exists)| exists);
-            let change = i64::from(reaction.exists) - i64::from(existed);
-            add(&mut counts, reaction.post, list.count(), change);
+        // Most are new.
+        let new = insert_reactions(transaction, list, reactions).await?;
+        let is_new = |reaction: &&Reaction| new.contains(&(reaction.post, reaction.member));
+        let (new, others): (Vec<&Reaction>, Vec<&Reaction>) = reactions.iter().partition(is_new);
+        for reaction in new {
+            add(counts, reaction.post, list.count(), i64::from(reaction.exists));
         }
-        upsert_reactions(transaction, list, &written).await?;
+        if !others.is_empty() {
+            replace_reactions(transaction, list, &others, replace, counts).await?;
+        }
     }
-    change_counts(transaction, &counts).await
+    Ok(())
+}
+
+/// Inserts entries that have no row, and returns their posts and members.
+async fn insert_reactions(
+    transaction: &mut WriteTransaction,
+    list: ReactionList,
+    reactions: &[Reaction],
+) -> Result<BTreeSet<(PostId, u64)>, sqlx::Error> {
+    let reactions: Vec<_> = reactions.iter().collect();
+    let rows = insert(transaction, list, &reactions, "NOTHING RETURNING post, member").await?;
+    rows.iter().map(|row| Ok((read_id(row, 0, PostId::new)?, read(row, 1)?))).collect()
+}
+
+async fn replace_reactions(
+    transaction: &mut WriteTransaction,
+    list: ReactionList,
+    reactions: &[&Reaction],
+    replace: Replace,
+    counts: &mut CountChanges,
+) -> Result<(), sqlx::Error> {
+    let known = known_reactions(transaction, list, reactions).await?;
+    let known = |reaction: &Reaction| known.get(&(reaction.post, reaction.member));
+    // An end may have the stamp of its beginning.
+    let is_newer = |reaction: &&&Reaction| {
+        replace == Replace::All
+            || known(reaction).is_none_or(|&(since, exists)| {
+                since < reaction.since || since == reaction.since && (exists || !reaction.exists)
+            })
+    };
+    let written: Vec<_> = reactions.iter().filter(is_newer).copied().collect();
+    for reaction in &written {
+        let existed = known(reaction).is_some_and(|&(_, exists)| exists);
+        let change = i64::from(reaction.exists) - i64::from(existed);
+        add(counts, reaction.post, list.count(), change);
+    }
+    let update = "UPDATE SET since = excluded.since, ended = excluded.ended";
+    if !written.is_empty() {
+        insert(transaction, list, &written, update).await?;
+    }
+    Ok(())
 }
 
 /// Returns since when entries are as they are, and whether they exist, by post and member.
 async fn known_reactions(
     transaction: &mut WriteTransaction,
     list: ReactionList,
-    reactions: &[Reaction],
+    reactions: &[&Reaction],
 ) -> Result<BTreeMap<(PostId, u64), (u64, bool)>, sqlx::Error> {
     let text = format!(
         "SELECT post, member, since, ended FROM {} WHERE (post, member) IN (VALUES {})",
@@ -240,24 +275,23 @@ async fn known_reactions(
     let query = reactions.iter().fold(statement(text), |query, reaction| {
         query.bind(number(reaction.post.get())).bind(number(reaction.member))
     });
+    // One with a damaged stamp is replaced.
     let entry = |row: &AnyRow| {
         let key = (read_id(row, 0, PostId::new)?, read(row, 1)?);
-        Ok((key, (read(row, 2)?, read(row, 3)? == 0)))
+        Ok((key, (read(row, 2).unwrap_or_default(), read(row, 3)? == 0)))
     };
     query.fetch_all(&mut **transaction).await?.iter().map(entry).collect()
 }
 
-async fn upsert_reactions(
+async fn insert(
     transaction: &mut WriteTransaction,
     list: ReactionList,
     reactions: &[&Reaction],
-) -> Result<(), sqlx::Error> {
-    if reactions.is_empty() {
-        return Ok(());
-    }
+    on_conflict: &str,
+) -> Result<Vec<AnyRow>, sqlx::Error> {
     let text = format!(
-        "INSERT INTO {} (post, member, since, ended) VALUES {} ON CONFLICT (post, member) \
-         DO UPDATE SET since = excluded.since, ended = excluded.ended",
+        "INSERT INTO {} (post, member, since, ended) VALUES {} \
+         ON CONFLICT (post, member) DO {on_conflict}",
         list.table(),
         rows(transaction.backend_name(), reactions.len(), 4)
     );
@@ -268,7 +302,7 @@ async fn upsert_reactions(
             .bind(number(reaction.since))
             .bind(i64::from(!reaction.exists))
     });
-    query.execute(&mut **transaction).await.map(|_| ())
+    query.fetch_all(&mut **transaction).await
 }
 
 /// Writes requests that have no row.
@@ -320,7 +354,8 @@ fn add(counts: &mut CountChanges, post: PostId, column: usize, change: i64) {
     }
 }
 
-async fn change_counts(
+/// Changes the counts of posts.
+pub(super) async fn change_counts(
     transaction: &mut WriteTransaction,
     changes: &CountChanges,
 ) -> Result<(), sqlx::Error> {

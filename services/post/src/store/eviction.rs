@@ -167,13 +167,49 @@ impl Store {
         done.map(|(&(id, _), answer)| skip_malformed(id, is_done(answer))).collect()
     }
 
-    /// Postpones the eviction of evictable posts until a stamp.
+    /// Returns the posts whose marks are older than their scores, with their marks: they were
+    /// recorded at their scores ([`Self::set_recorded`]), and have not changed since.
+    pub(crate) async fn marks_of_recorded(
+        &self,
+        ids: &[PostId],
+    ) -> Result<Vec<(PostId, u64)>, Error> {
+        let mut batch = Batch::with_capacity(2 * ids.len());
+        for &id in ids {
+            let partition = id.partition();
+            batch.query(partition, cmd("HGET").arg(keys::post(id)).arg("m").take());
+            let score = cmd("ZSCORE").arg(keys::evictable(partition)).arg(id.get()).take();
+            batch.query(partition, score);
+        }
+        let mut answers = self.keyspace.send(batch).await?.into_iter();
+        let mut recorded = Vec::new();
+        for &id in ids {
+            let mut next = || answers.next().unwrap_or(Value::Nil);
+            let (mark, score): (Option<u64>, Option<f64>) = (decode(next())?, decode(next())?);
+            recorded.extend(mark.filter(|&mark| score > Some(mark as f64)).map(|mark| (id, mark)));
+        }
+        Ok(recorded)
+    }
+
+    /// Sets the moment, a stamp, at which marked posts were recorded.
+    pub(crate) async fn set_recorded(
+        &self,
+        marked: &[(PostId, u64)],
+        at: u64,
+    ) -> Result<(), Error> {
+        let mut batch = Batch::with_capacity(marked.len());
+        for &(id, _) in marked {
+            batch.call(id.partition(), set_score(id, at));
+        }
+        self.keyspace.send(batch).await?;
+        Ok(())
+    }
+
+    /// Postpones the eviction of evictable posts until a stamp. They lose their marks.
     pub async fn postpone_eviction(&self, ids: &[PostId], until: u64) -> Result<(), Error> {
-        let mut batch = Batch::with_capacity(ids.len());
-        for id in ids {
-            let add = Call::new("post_add_to_set").key(keys::evictable(id.partition()));
-            // `XX`: a post that was deleted meanwhile must not be added.
-            batch.call(id.partition(), add.arg("XX").arg(until).arg(id.get()));
+        let mut batch = Batch::with_capacity(2 * ids.len());
+        for &id in ids {
+            batch.query(id.partition(), cmd("HDEL").arg(keys::post(id)).arg("m").take());
+            batch.call(id.partition(), set_score(id, until));
         }
         self.keyspace.send(batch).await?;
         Ok(())
@@ -245,6 +281,12 @@ fn skip_malformed<T: Default>(id: PostId, result: Result<T, Error>) -> Result<T,
         }
         result => result,
     }
+}
+
+// `XX`: a post that was deleted meanwhile must not be added.
+fn set_score(id: PostId, score: u64) -> Call {
+    let add = Call::new("post_add_to_set").key(keys::evictable(id.partition()));
+    add.arg("XX").arg(score).arg(id.get())
 }
 
 fn partitions_of(ids: &[PostId]) -> Vec<Partition> {

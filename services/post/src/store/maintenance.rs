@@ -108,12 +108,14 @@ impl Store {
         DELETIONS.mark(&self.keyspace, user).await
     }
 
-    /// Returns accounts whose data is being erased, up to 10 of each partition.
+    /// Returns accounts whose data is being erased, up to 10 of each partition, closed ones too.
     pub async fn forgetting(&self) -> Result<Vec<UserId>, Error> {
-        Ok(self.forgetting_since().await?.into_iter().map(|(user, _)| user).collect())
+        let keyspace = self.keyspace.ignoring_closed();
+        let forgetting = DELETIONS.in_progress(&keyspace, Partition::all(), 10).await?;
+        Ok(forgetting.into_iter().map(|(user, _)| user).collect())
     }
 
-    /// Returns the same, with the stamps of their deletion.
+    /// Returns the same, with the stamps of their deletion, unless a partition is closed.
     pub(crate) async fn forgetting_since(&self) -> Result<Vec<(UserId, u64)>, Error> {
         DELETIONS.in_progress(&self.keyspace, Partition::all(), 10).await
     }

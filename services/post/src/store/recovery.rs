@@ -19,6 +19,10 @@ use crate::{
     post::{Backlink, MadeByRequest, Snapshot},
 };
 
+/// The most list entries of posts that are recovered together, unless it is one post: their leases
+/// must not end meanwhile.
+const STAGED_MAX: usize = 50_000;
+
 /// A set of posts that are in Redis. Each such post of a partition is in one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum PostSet {
@@ -78,10 +82,12 @@ impl Store {
         self.page(keys::post_tombstones(partition), Order::Oldest, after, count).await
     }
 
-    /// Returns up to 100 posts of each partition that were deleted before a time.
+    /// Returns up to 100 posts of each partition that were deleted before a time. Omits partitions
+    /// that lack changes.
     pub(crate) async fn old_tombstones(&self, before: SystemTime) -> Result<Vec<PostId>, Error> {
         let mut batch = Batch::with_capacity(usize::from(Partition::COUNT));
-        for partition in Partition::all() {
+        let states = self.keyspace.states();
+        for partition in Partition::all().filter(|&at| !states.is_closed(at)) {
             let mut read = cmd("ZRANGE");
             read.arg(keys::post_tombstones(partition)).arg("-inf");
             read.arg(Stamp::first_at(before, partition).get()).arg("BYSCORE");
@@ -148,12 +154,16 @@ impl Store {
         self.keyspace.call(call).await
     }
 
-    /// Removes posts from Redis that the archive has.
+    /// Removes posts from Redis that the archive has, or whose deletion it has.
     pub(crate) async fn drop_posts(&self, recovery: Recovery, ids: &[PostId]) -> Result<(), Error> {
-        let mut batch = Batch::with_capacity(ids.len());
+        let (mut batch, partition) = (Batch::with_capacity(ids.len()), recovery.partition);
         for &id in ids {
-            let drop = of(recovery, "post_recover_drop").key(keys::evictable(recovery.partition));
-            batch.call(recovery.partition, drop.keys(keys::of_post(id)).arg(id.get()));
+            let drop = of(recovery, "post_recover_drop")
+                .key(keys::evictable(partition))
+                .key(keys::outbox(partition))
+                .keys(keys::of_post(id))
+                .arg(id.get());
+            batch.call(partition, drop);
         }
         self.all_succeed(batch).await
     }
@@ -183,14 +193,37 @@ impl Store {
         holder: &str,
         deliver_from: u64,
     ) -> Result<bool, Error> {
-        let (mut batch, mut parts) = (Batch::new(), Vec::with_capacity(posts.len()));
+        let mut entries = 0;
+        let fits = |post: &Snapshot, _: &Snapshot| {
+            entries += post.likes.len() + post.comments.len() + post.reposts.len();
+            let fits = entries < STAGED_MAX;
+            entries = if fits { entries } else { 0 };
+            fits
+        };
+        for posts in posts.chunk_by(fits) {
+            if !self.recover_group(recovery, posts, holder, deliver_from).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    // Pipelines of one batch may overtake each other: each step has a batch of its own.
+    async fn recover_group(
+        &self,
+        recovery: Recovery,
+        posts: &[Snapshot],
+        holder: &str,
+        deliver_from: u64,
+    ) -> Result<bool, Error> {
+        let mut begun = Batch::with_capacity(2 * posts.len());
+        let mut placed = Batch::with_capacity(posts.len());
         for snapshot in posts {
             let (id, author) = (snapshot.post.id, snapshot.post.content.author);
             let partition = id.partition();
             // A restore that began before cannot end while the partition is being recovered.
-            batch.query(partition, cmd("UNLINK").arg(keys::restoring(id)).take());
-            batch.call(partition, begin(id, holder));
-            parts.push(stage(&mut batch, snapshot, holder));
+            begun.query(partition, cmd("UNLINK").arg(keys::restoring(id)).take());
+            begun.call(partition, begin(id, holder));
             let call = place("post_recover_post", snapshot)
                 .recovery(recovery, keys::journal(partition))
                 .key(keys::restoring(id))
@@ -199,20 +232,18 @@ impl Store {
                 .arg(holder)
                 .arg(id.get())
                 .arg(u8::from(id.get() >= deliver_from));
-            batch.call(partition, call);
+            placed.call(partition, call);
         }
-        let mut written = true;
-        let mut answers = self.keyspace.send(batch).await?.into_iter();
-        let mut next = || answers.next().unwrap_or(Value::Nil);
-        for parts in parts {
-            decode::<u64>(next())?;
-            // Of the lease and the parts.
-            for _ in 0..=parts {
-                written &= decode::<bool>(next())?;
-            }
-            written &= Outcome::read(decode(next())?)? == Outcome::Done;
+        let staged = posts.iter().flat_map(|snapshot| stage(snapshot, holder));
+        let begun = self.keyspace.send(begun).await?;
+        // Of each post, the first answer is that of UNLINK.
+        if !all(begun.into_iter().skip(1).step_by(2), decode)?
+            || !self.stage(recovery.partition, staged).await?
+        {
+            return Ok(false);
         }
-        Ok(written)
+        let is_done = |answer| Ok(Outcome::read(decode(answer)?)? == Outcome::Done);
+        all(self.keyspace.send(placed).await?, is_done)
     }
 
     /// Restores requests for the rest of their lifetime.
@@ -233,11 +264,21 @@ impl Store {
         self.all_succeed(batch).await
     }
 
-    /// Adds reposts to `pending`: the sweeper notifies the posts of their current state.
-    pub(crate) async fn add_pending(&self, backlinks: &[Backlink]) -> Result<(), Error> {
-        let mut batch = Batch::with_capacity(backlinks.len());
+    /// Adds reposts to `pending`: the sweeper notifies the posts of their current state, also of that
+    /// of a repost whose deletion was lost.
+    pub(crate) async fn add_pending(
+        &self,
+        recovered: Partition,
+        backlinks: &[Backlink],
+    ) -> Result<(), Error> {
+        let mut batch = Batch::with_capacity(2 * backlinks.len());
         for backlink in backlinks {
             let partition = backlink.repost.partition();
+            if partition == recovered {
+                let mut remove = cmd("ZREM");
+                remove.arg(keys::repost_tombstones(backlink.target)).arg(backlink.repost.get());
+                batch.query(backlink.target.partition(), remove);
+            }
             let add = Call::new("post_add_to_set").key(keys::pending(partition));
             let version = backlink.repost.get();
             batch.call(partition, add.arg("NX").arg(version).arg(backlink.member()));
@@ -251,6 +292,14 @@ impl Store {
         }
         Ok(())
     }
+}
+
+/// Returns whether all answers say so.
+fn all(
+    answers: impl IntoIterator<Item = Value>,
+    is_done: impl Fn(Value) -> Result<bool, Error>,
+) -> Result<bool, Error> {
+    answers.into_iter().try_fold(true, |all, answer| Ok(all && is_done(answer)?))
 }
 
 /// Returns a call of a function of a recovery.

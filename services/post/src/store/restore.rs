@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use microblog_domain::{PostId, UserId};
+use microblog_domain::{Partition, PostId, UserId};
 use microblog_keyspace::{Batch, Call, Entry, Error, decode};
 
 use super::{
@@ -19,6 +19,9 @@ use crate::{
 
 /// The lifetime of a restore lease that is not renewed: writers wait this long after a crash.
 const RESTORE_LEASE_TTL: Duration = Duration::from_secs(10);
+
+/// How many parts of lists are sent at once: the unsent commands of a connection are limited.
+const STAGED_TOGETHER: usize = 100;
 
 /// The result of an attempt to restore a post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,14 +77,10 @@ impl Store {
         erasing: &str,
     ) -> Result<RestoreOutcome, Error> {
         let id = snapshot.post.id;
-        let mut batch = Batch::new();
-        stage(&mut batch, snapshot, holder);
-        for answer in self.keyspace.send(batch).await? {
-            if !decode::<bool>(answer)? {
-                return Ok(RestoreOutcome::Retry);
-            }
-        }
         let partition = id.partition();
+        if !self.stage(partition, stage(snapshot, holder)).await? {
+            return Ok(RestoreOutcome::Retry);
+        }
         let call = place("post_restore", snapshot)
             .key(keys::restoring(id))
             .key(keys::post_tombstones(partition))
@@ -97,6 +96,26 @@ impl Store {
             Outcome::NotFound => Ok(RestoreOutcome::Deleted),
             Outcome::Incomplete => Ok(RestoreOutcome::Retry),
             other => Err(other.unexpected()),
+        }
+    }
+
+    /// Makes the calls that stage lists. Returns whether the leases are held.
+    pub(super) async fn stage(
+        &self,
+        partition: Partition,
+        mut calls: impl Iterator<Item = Call>,
+    ) -> Result<bool, Error> {
+        loop {
+            let mut batch = Batch::with_capacity(STAGED_TOGETHER);
+            calls.by_ref().take(STAGED_TOGETHER).for_each(|call| batch.call(partition, call));
+            if batch.is_empty() {
+                return Ok(true);
+            }
+            for answer in self.keyspace.send(batch).await? {
+                if !decode::<bool>(answer)? {
+                    return Ok(false);
+                }
+            }
         }
     }
 }
@@ -126,34 +145,30 @@ pub(super) fn place(function: &'static str, snapshot: &Snapshot) -> Call {
         .arg(snapshot.reposts.len())
 }
 
-/// Adds the calls that stage the lists of a post, and returns their number. Each answers whether the
-/// lease is held.
-pub(super) fn stage(batch: &mut Batch, snapshot: &Snapshot, holder: &str) -> usize {
-    let before = batch.len();
+/// Returns the calls that stage the lists of a post. Each answers whether the lease is held.
+pub(super) fn stage(snapshot: &Snapshot, holder: &str) -> impl Iterator<Item = Call> {
     let id = snapshot.post.id;
-    let stage = |key: String, command: &str| {
+    let stage = move |key: String, command: &str| {
         let call = Call::new("post_stage").key(keys::restoring(id)).key(key);
         call.arg(holder).arg(RESTORE_LEASE_TTL.as_millis() as u64).arg(command)
     };
-    for likes in snapshot.likes.chunks(CHUNK) {
-        let call = stage(keys::staged_likes(id), "ZADD");
+    let likes = snapshot.likes.chunks(CHUNK).map(move |likes| {
         let add = |call: Call, like: &Entry| call.arg(like.score).arg(like.member);
-        batch.call(id.partition(), likes.iter().fold(call, add));
-    }
-    for comments in snapshot.comments.chunks(CHUNK) {
-        let call = stage(keys::staged_comments(id), "ZADD");
+        likes.iter().fold(stage(keys::staged_likes(id), "ZADD"), add)
+    });
+    let comments = snapshot.comments.chunks(CHUNK).map(move |comments| {
         let add = |call: Call, comment: &Comment| call.arg(comment.id.get()).arg(comment.id.get());
-        batch.call(id.partition(), comments.iter().fold(call, add));
-        let call = stage(keys::staged_comment_bodies(id), "HSET");
+        comments.iter().fold(stage(keys::staged_comments(id), "ZADD"), add)
+    });
+    let bodies = snapshot.comments.chunks(CHUNK).map(move |comments| {
         let add = |call: Call, comment: &Comment| {
             call.arg(comment.id.get()).arg(CommentBody::write(&comment.content))
         };
-        batch.call(id.partition(), comments.iter().fold(call, add));
-    }
-    for reposts in snapshot.reposts.chunks(CHUNK) {
-        let call = stage(keys::staged_reposts(id), "ZADD");
+        comments.iter().fold(stage(keys::staged_comment_bodies(id), "HSET"), add)
+    });
+    let reposts = snapshot.reposts.chunks(CHUNK).map(move |reposts| {
         let add = |call: Call, repost: &PostId| call.arg(repost.get()).arg(repost.get());
-        batch.call(id.partition(), reposts.iter().fold(call, add));
-    }
-    batch.len() - before
+        reposts.iter().fold(stage(keys::staged_reposts(id), "ZADD"), add)
+    });
+    likes.chain(comments).chain(bodies).chain(reposts)
 }

@@ -6,6 +6,7 @@
 mod absent;
 mod aging;
 mod authors;
+mod backups;
 mod cost;
 mod counts;
 mod deletions;

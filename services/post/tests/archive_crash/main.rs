@@ -99,23 +99,30 @@ async fn records_and_evicts(config: &Config, is_done: &AtomicBool, evicted: &Ato
     })
     .await;
     let evictor = Evictor::new(store, archive, recorder.clone(), &config.archive);
-    let mut milliseconds = 1;
-    while !is_done.load(Ordering::Relaxed) {
-        let work = async {
-            loop {
-                // Failures are ignored, since every outage ends.
-                let moved = join_all(partitions.iter().map(async |partition| {
-                    let moved = evictor.partition(*partition).await;
-                    let moved = moved.map_or(0, |moved| moved.evicted);
-                    evicted.fetch_add(moved, Ordering::Relaxed);
-                }));
-                let (recorded, _) = join(recorder.record(&partitions), moved).await;
-                let pause = if recorded.is_ok() { 5 } else { 100 };
-                tokio::time::sleep(Duration::from_millis(pause)).await;
-            }
-        };
-        let _ = tokio::time::timeout(Duration::from_millis(milliseconds), work).await;
-        milliseconds = (milliseconds * 13 + 7) % 900;
+    let moving = async {
+        let mut milliseconds = 1;
+        while !is_done.load(Ordering::Relaxed) {
+            let work = async {
+                loop {
+                    // Failures are ignored, since every outage ends.
+                    let moved = join_all(partitions.iter().map(async |partition| {
+                        let moved = evictor.partition(*partition).await;
+                        let moved = moved.map_or(0, |moved| moved.evicted);
+                        evicted.fetch_add(moved, Ordering::Relaxed);
+                    }));
+                    let (recorded, _) = join(recorder.record(&partitions), moved).await;
+                    let pause = if recorded.is_ok() { 5 } else { 100 };
+                    tokio::time::sleep(Duration::from_millis(pause)).await;
+                }
+            };
+            let _ = tokio::time::timeout(Duration::from_millis(milliseconds), work).await;
+            milliseconds = (milliseconds * 13 + 7) % 900;
+        }
+    };
+    // After each outage of Redis, calls wait for a comparison.
+    tokio::select! {
+        () = recorder.compare_after_connecting() => {}
+        () = moving => {}
     }
 }
 

@@ -53,6 +53,7 @@ local function block(keys, args)
     append_change('block', user, target, issued[1])
   end
   if follows then
+    issued[count] = version_of_end(issued[count], following, target)
     append_change('unfollow', user, target, issued[count])
   end
   if not version then
@@ -85,7 +86,7 @@ local function unblock(keys, args)
       return { NOTHING, 0 }
     end
   end
-  local version = issue(clock, issuer, 1)[1]
+  local version = version_of_end(issue(clock, issuer, 1)[1], blocks, target)
   append_change('unblock', user, target, version)
   redis.call('ZREM', blocks, target)
   redis.call('ZADD', pending, version, outbox_block(user, target))
@@ -141,6 +142,7 @@ local function project_block(keys, args)
   if blocks and (tombstone_at >= number or known > number) or not blocks and known >= number then
     return { STALE, 0, 0, math.max(known, tombstone_at) }
   end
+  append_change(blocks and 'blocked' or 'unblocked', user, target, version)
   if not blocks then
     redis.call('ZREM', blocked_by, user)
     if tombstone_at < number then
@@ -150,8 +152,9 @@ local function project_block(keys, args)
   end
 
   local follows = follows_peer(following, following_ids, user)
-  local ended = follows and issue(clock, issuer, 1)[1] or nil
-  if ended then
+  local ended = nil
+  if follows then
+    ended = version_of_end(issue(clock, issuer, 1)[1], following, user)
     append_change('unfollow', target, user, ended)
   end
   redis.call('ZADD', blocked_by, version, user)
@@ -191,6 +194,16 @@ local function remove(keys, args)
   return redis.call('ZREM', keys[2], args[3])
 end
 
+-- Writes the inverse side of a recorded block where Redis has an older one, or none. The saga of the
+-- block then ends the follows.
+--
+-- KEYS: of the target: blocked_by, unblocked. ARGV: user, version.
+local function restore_blocked(keys, args)
+  redis.call('ZADD', keys[1], 'GT', args[2], args[1])
+  return redis.call('ZREM', keys[2], args[1])
+end
+
+register_recovery('relation_restore_blocked', restore_blocked)
 register_change('relation_block', block, 'allow-oom')
 register_change('relation_unblock', unblock, 'allow-oom')
 register_change('relation_bump_block_version', bump_block_version, 'allow-oom')

@@ -138,6 +138,7 @@ local function unfollow(keys, args)
   for i, target in ipairs(targets) do
     if outcomes[i] == DONE then
       n = n + 1
+      issued[n] = version_of_end(issued[n], following, target)
       versions[i] = tonumber(issued[n])
       append_change('unfollow', follower, target, issued[n])
     elseif outcomes[i] == NOTHING then
@@ -314,7 +315,8 @@ local function read_changes(args, at, count)
   }
 end
 
--- The projection of follows to the targets of one partition.
+-- The projection of follows to the targets of one partition. In a recovery, without entries of the
+-- journal.
 --
 -- KEYS: forgotten, users; of each target: followers, follower_ids, lost, following,
 --       following_ids, mutual.
@@ -342,6 +344,12 @@ local function project(keys, args)
   local forgotten = call_with('SMISMEMBER', keys[1], targets)
 
   local outcomes, stale = {}, {}
+  for i, target in ipairs(targets) do
+    for j, peer in ipairs(changes[i].peers) do
+      local kind = changes[i].follows[j] and 'followed' or 'unfollowed'
+      append_change(kind, peer, target, changes[i].versions[j])
+    end
+  end
   for i = 1, #targets do
     project_one(lists[i], changes[i], fresh, forgotten[i] == 1, outcomes, stale)
   end
@@ -375,7 +383,8 @@ end
 register_change('relation_follow', follow)
 register_change('relation_unfollow', unfollow, 'allow-oom')
 register_change('relation_bump_versions', bump_versions, 'allow-oom')
-register('relation_project', project, 'allow-oom')
+register_change('relation_project', project, 'allow-oom')
+register_recovery('relation_restore_inverse', project)
 register('relation_compare', compare, 'allow-oom')
 
 -- Rebuilds a user's id sets and mutuals for some peers.

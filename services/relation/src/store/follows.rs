@@ -57,13 +57,15 @@ pub struct SourceResult {
     pub is_follower: bool,
 }
 
-/// The rejected changes of a projection.
+/// The changes of a projection that were not applied.
 #[derive(Clone, Debug, Default)]
 pub struct ProjectionResult {
     /// Follows of deleted accounts.
     pub rejected: Vec<Change>,
     /// Changes older than the inverse side.
     pub stale: Vec<Conflict>,
+    /// Changes whose targets are in partitions that are being recovered.
+    pub deferred: Vec<Change>,
 }
 
 impl Store {
@@ -148,7 +150,11 @@ impl Store {
 
     /// The projection of changes, each edge once. All are sent together.
     pub async fn project(&self, changes: &[Change]) -> Result<ProjectionResult, Error> {
-        let mut changes = changes.to_vec();
+        let states = self.keyspace.states();
+        let is_closed = |change: &Change| states.is_closed(change.edge.to.partition());
+        let (deferred, mut changes): (Vec<Change>, Vec<Change>) =
+            changes.iter().partition(|change| is_closed(change));
+        let mut projected = ProjectionResult { deferred, ..Default::default() };
         changes.sort_by_key(|change| (change.edge.to.partition(), change.edge.to));
         let same_partition =
             |a: &Change, b: &Change| a.edge.to.partition() == b.edge.to.partition();
@@ -156,9 +162,15 @@ impl Store {
             changes.chunk_by(same_partition).flat_map(|all| all.chunks(CHUNK)).collect();
         let call = |chunk: &&[Change]| (chunk[0].edge.to.partition(), project(chunk));
         let answers = self.call_in_batches(&chunks, |chunk| chunk.len(), call).await?;
-        let mut projected = ProjectionResult::default();
         for (chunk, answer) in chunks.into_iter().zip(answers) {
-            let (numbers, known): (Vec<i64>, Vec<i64>) = decode(answer)?;
+            let (numbers, known): (Vec<i64>, Vec<i64>) = match decode(answer) {
+                // One partition must not stop the others.
+                Err(Error::Recovering(_)) => {
+                    projected.deferred.extend(chunk);
+                    continue;
+                }
+                answer => answer?,
+            };
             let mut known = known.into_iter();
             for (&change, number) in chunk.iter().zip(numbers) {
                 match outcome(number)? {
@@ -309,8 +321,13 @@ fn bump_versions(conflicts: &[Conflict]) -> Call {
 // Returns the call for changes of one partition, ordered by target.
 fn project(changes: &[Change]) -> Call {
     let partition = changes[0].edge.to.partition();
-    let call =
-        Call::new("relation_project").key(keys::forgotten(partition)).key(keys::users(partition));
+    let call = Call::new("relation_project").journal(partition, keys::journal(partition));
+    with_targets(call.derived(), partition, changes)
+}
+
+/// Adds changes of one partition, ordered by target.
+pub(super) fn with_targets(call: Call, partition: Partition, changes: &[Change]) -> Call {
+    let call = call.key(keys::forgotten(partition)).key(keys::users(partition));
     changes.chunk_by(|a, b| a.edge.to == b.edge.to).fold(call, with_target)
 }
 

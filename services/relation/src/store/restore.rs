@@ -1,9 +1,9 @@
 //! Writes of recorded data to Redis, where it has lost them.
 
 use microblog_domain::{Partition, UserId};
-use microblog_keyspace::{Call, Error, Recovery, decode};
+use microblog_keyspace::{Batch, Call, Error, Recovery, decode, redis::cmd};
 
-use super::{CHUNK, Store};
+use super::{CHUNK, OutboxEntry, Store, follows::with_targets};
 use crate::{
     graph::{Change, List},
     keys,
@@ -47,6 +47,51 @@ impl Store {
             written.extend(changes.map(|(change, _)| *change));
         }
         Ok(written)
+    }
+
+    /// Writes the inverse sides of blocks. Adds blocks and ends of blocks to the outbox: their sagas
+    /// are completed once more.
+    pub(crate) async fn restore_blocked(
+        &self,
+        recovery: Recovery,
+        changes: &[Change],
+    ) -> Result<(), Error> {
+        let mut batch = Batch::with_capacity(2 * changes.len());
+        for change in changes {
+            let (user, target) = (change.edge.from, change.edge.to);
+            if change.exists {
+                let call = Call::new("relation_restore_blocked")
+                    .recovery(recovery, keys::journal(recovery.partition))
+                    .key(keys::blocked_by(target))
+                    .key(keys::unblocked(target))
+                    .arg(user.get())
+                    .arg(change.version);
+                batch.call(recovery.partition, call);
+            }
+            let mut add = cmd("ZADD");
+            add.arg(keys::pending(user.partition())).arg("NX").arg(change.version);
+            batch.query(user.partition(), add.arg(OutboxEntry::Block(change.edge).member()).take());
+        }
+        let answers = self.keyspace.send(batch).await?;
+        answers.into_iter().try_for_each(|answer| decode::<u64>(answer).map(drop))
+    }
+
+    /// Writes inverse edges of a partition where Redis has older ones or none.
+    pub(crate) async fn restore_inverse(
+        &self,
+        recovery: Recovery,
+        mut changes: Vec<Change>,
+    ) -> Result<(), Error> {
+        changes.sort_by_key(|change| change.edge.to);
+        let chunks: Vec<&[Change]> = changes.chunks(CHUNK).collect();
+        let Recovery { partition, .. } = recovery;
+        let call = |chunk: &&[Change]| {
+            let call = Call::new("relation_restore_inverse");
+            let call = call.recovery(recovery, keys::journal(partition));
+            (partition, with_targets(call, partition, chunk))
+        };
+        let answers = self.call_in_batches(&chunks, |chunk| chunk.len(), call).await?;
+        answers.into_iter().try_for_each(|answer| decode::<(Vec<i64>, Vec<i64>)>(answer).map(drop))
     }
 }
 

@@ -1,46 +1,31 @@
-//! Databases that record the follow graph.
+//! What a database has of the follow graph.
 
 use std::collections::BTreeMap;
 
-use microblog_testkit::{PATIENCE, PostgresServer, eventually};
+pub(crate) use microblog_testkit::Database;
+use microblog_testkit::{PATIENCE, eventually};
 use sqlx::{AnyConnection, Connection as _, Row as _};
-use tempfile::TempDir;
 
 pub(crate) const FOLLOWS: i64 = 0;
 pub(crate) const BLOCKS: i64 = 3;
 pub(crate) const MUTES: i64 = 5;
 
-/// A database, removed when dropped.
-pub(crate) enum Database {
-    Sqlite(TempDir),
-    Postgres(PostgresServer),
-}
-
-impl Database {
-    pub(crate) fn sqlite() -> Self {
-        Self::Sqlite(TempDir::with_prefix("microblog-record-").unwrap())
-    }
-
-    pub(crate) async fn postgres() -> Self {
-        Self::Postgres(PostgresServer::start().await)
-    }
-
-    pub(crate) fn url(&self) -> String {
-        match self {
-            Self::Sqlite(directory) => {
-                format!("sqlite://{}/relation.db?mode=rwc", directory.path().display())
-            }
-            Self::Postgres(server) => server.url(),
-        }
-    }
-
-    pub(crate) fn flag(&self) -> String {
-        format!("--database-url={}", self.url())
-    }
-
+/// What a database has of the follow graph.
+pub(crate) trait Record {
     /// Returns the recorded edges, by kind, source and target; whether they exist. Empty before the
     /// tables are created.
-    pub(crate) async fn edges(&self) -> BTreeMap<(i64, u64, u64), bool> {
+    async fn edges(&self) -> BTreeMap<(i64, u64, u64), bool>;
+
+    /// Returns a number that a statement selects; `None` if there is none.
+    async fn number(&self, select: &'static str) -> Option<i64>;
+
+    /// Waits until the database has these edges. An edge that ended before the journal was opened
+    /// has no row.
+    async fn has(&self, expected: &[((i64, u64, u64), bool)]);
+}
+
+impl Record for Database {
+    async fn edges(&self) -> BTreeMap<(i64, u64, u64), bool> {
         sqlx::any::install_default_drivers();
         let mut connection = AnyConnection::connect(&self.url()).await.unwrap();
         let rows = sqlx::query("SELECT kind, source, target, ended FROM edges")
@@ -54,16 +39,13 @@ impl Database {
         rows.iter().map(edge).collect()
     }
 
-    /// Returns a number that a statement selects; `None` if there is none.
-    pub(crate) async fn number(&self, select: &'static str) -> Option<i64> {
+    async fn number(&self, select: &'static str) -> Option<i64> {
         sqlx::any::install_default_drivers();
         let mut connection = AnyConnection::connect(&self.url()).await.unwrap();
         sqlx::query(select).fetch_optional(&mut connection).await.ok()??.try_get(0).ok()
     }
 
-    /// Waits until the database has these edges. An edge that ended before the journal was opened
-    /// has no row.
-    pub(crate) async fn has(&self, expected: &[((i64, u64, u64), bool)]) {
+    async fn has(&self, expected: &[((i64, u64, u64), bool)]) {
         let existing = |edges: BTreeMap<(i64, u64, u64), bool>| {
             edges.into_iter().filter(|(_, exists)| *exists).map(|(edge, _)| edge).collect()
         };
@@ -73,9 +55,4 @@ impl Database {
         })
         .await;
     }
-}
-
-/// Returns one of each kind.
-pub(crate) async fn databases() -> [Database; 2] {
-    [Database::sqlite(), Database::postgres().await]
 }

@@ -45,7 +45,7 @@ use self::{
     servers::{Server, Servers, Tracking},
 };
 use crate::{
-    Batch, Error, Keyspace,
+    Batch, Error, Keyspace, PartitionStates,
     cache_metrics::CacheMetrics,
     connection_metrics::{ConnectionGuard, ConnectionMetrics},
     error::within,
@@ -84,8 +84,6 @@ struct TrackedConnection<I, T> {
     connection: Multiplexed,
     entries: Arc<Mutex<Entries<I, T>>>,
     _guard: ConnectionGuard,
-    /// The number of pool resets when this connection was made.
-    resets: u64,
 }
 
 impl Keyspace {
@@ -126,9 +124,14 @@ impl<I: Id, T: Clone + Send + 'static> ClientSideCache<I, T> {
     /// timeout holds for each.
     pub async fn read(&self, ids: &[I]) -> Result<Vec<T>, Error> {
         let inner = &self.inner;
-        for &id in ids {
-            inner.keyspace.check(Some((inner.kind.partition)(id)))?;
-        }
+        let check = |states: &PartitionStates| {
+            ids.iter().try_for_each(|&id| states.check(Some((inner.kind.partition)(id))))
+        };
+        inner.keyspace.admitted(check, self.read_all(ids)).await
+    }
+
+    async fn read_all(&self, ids: &[I]) -> Result<Vec<T>, Error> {
+        let inner = &self.inner;
         let only = lock(&inner.servers).only();
         if let Some(server) = only {
             return inner.read_from(Some(&server), ids).await;
@@ -328,20 +331,19 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
     }
 
     async fn connect(&self, server: &Server<I, T>) -> RedisResult<TrackedConnection<I, T>> {
-        let resets = self.pool.resets();
         let entries = Entries::new(self.kind, server.bytes_max, self.metrics.clone());
         let entries = Arc::new(Mutex::new(entries));
         let invalidated = entries.clone();
         let on_push = Box::new(move |message: Vec<Value>| lock(&invalidated).invalidate(&message));
         let connect = self.pool.endpoint().connect_tracking(server.node.as_ref(), on_push);
         let (connection, _guard) = self.connection_metrics.measure(connect).await?;
-        Ok(TrackedConnection { connection, entries, _guard, resets })
+        Ok(TrackedConnection { connection, entries, _guard })
     }
 }
 
 impl<I, T> TrackedConnection<I, T> {
     fn is_healthy(&self, pool: &SharedPool) -> bool {
-        !self.connection.is_closed() && self.resets == pool.resets()
+        pool.endpoint().is_current(&self.connection)
     }
 
     fn entries(&self) -> MutexGuard<'_, Entries<I, T>> {

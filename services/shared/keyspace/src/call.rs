@@ -19,6 +19,8 @@ pub struct Call {
     arguments: Cmd,
     // Of a function that changes the state, with its journal.
     journal: Option<(Partition, String)>,
+    // Whether its changes follow from those of another partition.
+    is_derived: bool,
     // Of a function of a recovery, with its journal.
     recovery: Option<(Version, String)>,
 }
@@ -26,7 +28,8 @@ pub struct Call {
 impl Call {
     /// Returns a call without keys and arguments.
     pub fn new(function: &'static str) -> Self {
-        Self { function, keys: Cmd::new(), arguments: Cmd::new(), journal: None, recovery: None }
+        let (keys, arguments) = (Cmd::new(), Cmd::new());
+        Self { function, keys, arguments, journal: None, is_derived: false, recovery: None }
     }
 
     /// Adds a key.
@@ -54,6 +57,13 @@ impl Call {
     pub fn journal(mut self, partition: Partition, key: String) -> Self {
         self.journal = Some((partition, key));
         self
+    }
+
+    /// Makes the call not wait until its changes are durable: they follow from changes of another
+    /// partition, which are.
+    #[must_use]
+    pub fn derived(self) -> Self {
+        Self { is_derived: true, ..self }
     }
 
     /// Adds the journal of a function that is registered with `register_recovery`.
@@ -90,7 +100,7 @@ impl Call {
             command.arg(version.to_string());
         }
         if let Some((partition, _)) = self.journal {
-            command.arg(&seen.arguments(partition));
+            command.arg(&seen.arguments(partition, self.waits(seen)));
         }
         command
     }
@@ -106,7 +116,11 @@ impl Call {
         let (result, change) = seen.take_result(*partition, reply)?;
         let relevant =
             || RelevantChange { partition: *partition, journal: journal.clone(), change };
-        Ok((result, seen.waits().then(relevant)))
+        Ok((result, self.waits(seen).then(relevant)))
+    }
+
+    fn waits(&self, seen: &SeenVersions) -> bool {
+        seen.waits() && !self.is_derived
     }
 
     /// Returns the first key, which determines the node of a cluster.
@@ -181,6 +195,10 @@ mod tests {
         seen.set_waits();
         let command = call.command(&library, &seen);
         assert_eq!(command.args_iter().last(), Some(Arg::Simple(&b"1"[..])));
+        let derived = call.clone().derived();
+        let command = derived.command(&library, &seen);
+        assert_eq!(command.args_iter().last(), Some(Arg::Simple(&b"0"[..])));
+        assert_eq!(derived.result(reply("3-7", ""), &seen).unwrap(), (Value::Int(5), None));
         let relevant = |reply| call.result(reply, &seen).unwrap().1.unwrap();
         let change = Change { version: "3-8".parse().unwrap(), text: "follow 1 2".into() };
         assert_eq!(relevant(reply("3-8", "follow 1 2")).change, Some(change));

@@ -279,6 +279,9 @@ impl Shared {
         let slot_map = Arc::new(self.slot_map(&known, ranges));
         *lock(&self.slot_map) = Some(slot_map.clone());
         if !known.nodes().eq(slot_map.nodes()) {
+            if known.nodes().next().is_some() {
+                self.options.endpoint.primaries_changed();
+            }
             // After a failover, the library reaches the new primary as the replica that it was, does
             // not notice the failover, and returns to the old primary once that is up again.
             *lock(&self.library) = Arc::default();

@@ -1,9 +1,8 @@
 //! The endpoint of an address: finds the primary and connects.
 
-use futures::{
-    FutureExt as _,
-    future::{BoxFuture, select_ok},
-};
+use std::{collections::HashMap, time::Duration};
+
+use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use microblog_files::HotReload;
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError,
@@ -11,7 +10,7 @@ use redis::{
 };
 
 use crate::{
-    Config, Error,
+    Config, Error, PartitionStates,
     address::{Address, Credentials, Node, Topology},
     certificates::Paths,
     clients::{ClientOptions, Kind},
@@ -20,11 +19,16 @@ use crate::{
     stream::Stream,
 };
 
+/// How long the answers of the other Sentinels are waited for after the first one.
+const SENTINELS_WAIT: Duration = Duration::from_millis(50);
+
 /// Connects to an address.
 pub(crate) struct Endpoint {
     /// With the current certificates, or the previous ones while the current ones are invalid.
     clients: HotReload<ClientOptions>,
     server: ServerAddress,
+    /// Told of each connection before it is used.
+    states: PartitionStates,
 }
 
 impl Endpoint {
@@ -44,7 +48,7 @@ impl Endpoint {
         let options = ClientOptions { address, sentinel_credentials, timeout, files };
         let clients = HotReload::new("TLS with redis", options);
         let clients = clients.map_err(|error| Error::Config(error.into()))?;
-        Ok(Self { clients, server })
+        Ok(Self { clients, server, states: config.partition_states.clone() })
     }
 
     fn options(&self) -> &ClientOptions {
@@ -63,6 +67,28 @@ impl Endpoint {
     /// Returns the server address for metrics.
     pub(crate) fn server(&self) -> &ServerAddress {
         &self.server
+    }
+
+    /// Notes that other nodes of a cluster are primaries than before.
+    pub(crate) fn primaries_changed(&self) {
+        self.states.lost_connection();
+        self.states.connected();
+    }
+
+    /// Returns the generation of the primary.
+    pub(crate) fn generation(&self) -> u64 {
+        self.states.primary_generation()
+    }
+
+    /// Discards the connections of a generation to the single server, or to the primary that the
+    /// Sentinels reported: it is a replica.
+    pub(crate) fn discard_connections(&self, generation: u64) {
+        self.states.primary_changed(generation);
+    }
+
+    /// Returns whether a connection is open, and to the current primary.
+    pub(crate) fn is_current(&self, connection: &Multiplexed) -> bool {
+        !connection.is_closed() && connection.generation() == self.generation()
     }
 
     /// Makes a multiplexed connection to a cluster node; without a node, to the single server or to
@@ -89,11 +115,11 @@ impl Endpoint {
         on_push: Option<PushHandler>,
     ) -> BoxFuture<'a, RedisResult<Multiplexed>> {
         let connect = async move {
-            let server = match node {
-                Some(node) => self.node(node)?,
-                None => self.primary().await?,
+            let (server, generation) = match node {
+                Some(node) => (self.node(node)?, self.generation()),
+                None => self.current_primary().await?,
             };
-            self.open(&server, on_push).await
+            Ok(self.open(&server, on_push).await?.of_generation(generation))
         };
         // Boxed: with a TLS handshake in it, its type is too deep for the compiler.
         self.with_timeout(connect).boxed()
@@ -126,12 +152,15 @@ impl Endpoint {
         };
         let stream = Stream::connect(host, port, tls).await?;
         let (settings, silence_max) = (node.redis_settings(), self.options().timeout);
-        match on_push {
+        let connection = match on_push {
             None => Multiplexed::open(stream, settings, silence_max).await,
             Some(on_push) => {
                 Multiplexed::open_tracking(stream, settings, silence_max, on_push).await
             }
-        }
+        }?;
+        connection.report_to(&self.states);
+        self.states.connected();
+        Ok(connection)
     }
 
     async fn with_timeout<T>(
@@ -146,11 +175,20 @@ impl Endpoint {
 
     /// Returns the single server, or the primary that the Sentinels report.
     pub(crate) async fn primary(&self) -> RedisResult<ConnectionInfo> {
+        self.current_primary().await.map(|(server, _)| server)
+    }
+
+    /// Returns the single server, or the primary that the Sentinels report, with its generation.
+    async fn current_primary(&self) -> RedisResult<(ConnectionInfo, u64)> {
         let clients = self.clients.current();
         match &clients.kind {
-            Kind::Single(client) => Ok(client.get_connection_info().clone()),
+            Kind::Single(client) => Ok((client.get_connection_info().clone(), self.generation())),
             Kind::Sentinel { sentinels, master } => {
-                self.node(&self.master(sentinels, master).await?)
+                let Found { epoch, node, is_agreed } = self.master(sentinels, master).await?;
+                let address = format!("{}:{}", node.host, node.port);
+                let generation = self.states.found_primary(&address, epoch, is_agreed);
+                let late = (ErrorKind::Client, "the sentinels' configuration is old");
+                Ok((self.node(&node)?, generation.ok_or_else(|| RedisError::from(late))?))
             }
             Kind::Cluster(_) => {
                 Err((ErrorKind::InvalidClientConfig, "a cluster has several primaries").into())
@@ -170,14 +208,44 @@ impl Endpoint {
             .set_response_timeout(None)
     }
 
-    // Asks all Sentinels concurrently, so that a dead or frozen one causes no delay.
-    async fn master(&self, sentinels: &[Client], name: &str) -> RedisResult<Node> {
+    // Asks all Sentinels concurrently, so that a dead or frozen one causes little delay. Of their
+    // answers, the one with the highest epoch counts: after a failover, the others report the old
+    // primary for a second, which may accept writes until it becomes a replica.
+    async fn master(&self, sentinels: &[Client], name: &str) -> RedisResult<Found> {
         let config =
             self.connection_config().set_response_timeout(Some(self.options().timeout / 2));
-        let ask = |sentinel| Box::pin(ask_sentinel(sentinel, &config, name));
-        let (node, _others) = select_ok(sentinels.iter().map(ask)).await?;
-        Ok(node)
+        let ask = |sentinel| ask_sentinel(sentinel, &config, name);
+        let mut answers: FuturesUnordered<_> = sentinels.iter().map(ask).collect();
+        let (mut found, mut failure) = (Vec::new(), None);
+        while found.is_empty()
+            && let Some(answer) = answers.next().await
+        {
+            match answer {
+                Ok(answer) => found.push(answer),
+                Err(error) => failure = Some(error),
+            }
+        }
+        let others = async {
+            while let Some(answer) = answers.next().await {
+                found.extend(answer.ok());
+            }
+        };
+        let _elapsed = tokio::time::timeout(SENTINELS_WAIT, others).await;
+        let is_agreed = found.len() == sentinels.len() && found.windows(2).all(|w| w[0] == w[1]);
+        let newest = found.into_iter().max_by_key(|(epoch, _)| *epoch);
+        let none = || (ErrorKind::InvalidClientConfig, "there is no Sentinel").into();
+        let (epoch, node) = newest.ok_or_else(|| failure.unwrap_or_else(none))?;
+        Ok(Found { epoch, node, is_agreed })
     }
+}
+
+/// The primary that Sentinels report.
+struct Found {
+    /// The epoch of their configuration.
+    epoch: u64,
+    node: Node,
+    /// Whether all of them answered, and alike.
+    is_agreed: bool,
 }
 
 async fn connect(
@@ -187,19 +255,28 @@ async fn connect(
     client.get_multiplexed_async_connection_with_config(config).await
 }
 
+// Returns the primary that a Sentinel reports, and the epoch of its configuration.
 async fn ask_sentinel(
     sentinel: &Client,
     config: &AsyncConnectionConfig,
     name: &str,
-) -> RedisResult<Node> {
+) -> RedisResult<(u64, Node)> {
     let mut connection = connect(sentinel, config).await?;
-    let mut command = redis::cmd("SENTINEL");
-    command.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
-    let reply: Option<(String, u16)> = command.query_async(&mut connection).await?;
-    reply.map(|(host, port)| Node { host, port }).ok_or_else(|| {
+    let mut state = redis::cmd("SENTINEL");
+    state.arg("MASTER").arg(name);
+    // Fails if it has no such master.
+    let state = state.query_async::<HashMap<String, String>>(&mut connection).await;
+    let state = state.unwrap_or_default();
+    let epoch = state.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or_default();
+    // Unlike the state, it has the new primary before a failover is complete.
+    let mut address = redis::cmd("SENTINEL");
+    address.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
+    let reply: Option<(String, u16)> = address.query_async(&mut connection).await?;
+    let (host, port) = reply.ok_or_else(|| {
         RedisError::from((
             ErrorKind::MasterNameNotFoundBySentinel,
             "the sentinel has no master of this name",
         ))
-    })
+    })?;
+    Ok((epoch, Node { host, port }))
 }

@@ -185,7 +185,8 @@ impl Error {
         Self::Unavailable(cause.into())
     }
 
-    pub(crate) fn recovering() -> Self {
+    /// Returns the error of a call to a partition that is being recovered.
+    pub fn recovering() -> Self {
         Self::Recovering("the partition is being recovered".into())
     }
 

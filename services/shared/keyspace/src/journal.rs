@@ -107,9 +107,9 @@ impl SeenVersions {
 
     /// Returns the last arguments of a call that changes a partition: the epoch and the number of the
     /// newest version, and whether the call waits.
-    pub(crate) fn arguments(&self, partition: Partition) -> [u64; 3] {
+    pub(crate) fn arguments(&self, partition: Partition, waits: bool) -> [u64; 3] {
         let newest = self.states.newest(partition);
-        [newest.epoch(), newest.number(), self.waits().into()]
+        [newest.epoch(), newest.number(), waits.into()]
     }
 
     /// Returns whether calls wait until changes are durable.

@@ -11,8 +11,8 @@ use redis::{Cmd, FromRedisValue, RedisError, ServerErrorKind, Value};
 use tokio::{sync::Mutex, time::Instant};
 
 use crate::{
-    Batch, Call, Config, DedicatedConnection, Durability, Error, Library, Page, PartitionStates,
-    Range, RelevantChange,
+    Batch, Call, Comparison, Config, DedicatedConnection, Durability, Error, Library, Page,
+    PartitionStates, Range, RelevantChange,
     connection_metrics::ConnectionMetrics,
     dedicated_pool::DedicatedPools,
     endpoint::Endpoint,
@@ -111,6 +111,36 @@ impl Keyspace {
         if self.ignores_closed { Ok(()) } else { self.states().check(partition) }
     }
 
+    // Admits a call: waits for a comparison with the database that is due, and rejects calls to a
+    // closed partition. `None` if the keyspace ignores all of that.
+    async fn admit(
+        &self,
+        check: impl Fn(&PartitionStates) -> Result<(), Error>,
+    ) -> Result<Option<Comparison>, Error> {
+        if self.ignores_closed {
+            return Ok(None);
+        }
+        let admitted = self.states().checked(self.inner.shared.timeout()).await?;
+        check(self.states())?;
+        Ok(Some(admitted))
+    }
+
+    fn confirm(&self, admitted: Option<Comparison>) -> Result<(), Error> {
+        admitted.map_or(Ok(()), |admitted| self.states().confirm(admitted))
+    }
+
+    /// Does work that reads from Redis by other means than this keyspace.
+    pub(crate) async fn admitted<T>(
+        &self,
+        check: impl Fn(&PartitionStates) -> Result<(), Error>,
+        work: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let admitted = self.admit(check).await?;
+        let done = work.await?;
+        self.confirm(admitted)?;
+        Ok(done)
+    }
+
     /// Sends one command. On a cluster, its keys determine the node; all must be in one partition.
     pub fn query<'a, T>(&'a self, command: Cmd) -> BoxFuture<'a, Result<T, Error>>
     where
@@ -118,8 +148,8 @@ impl Keyspace {
     {
         let partition = partition_of_command(&command);
         Box::pin(async move {
-            self.check(partition)?;
-            decode(self.inner.shared.command(command, partition).await?)
+            let read = self.inner.shared.command(command, partition);
+            decode(self.admitted(|states| states.check(partition), read).await?)
         })
     }
 
@@ -130,8 +160,8 @@ impl Keyspace {
     {
         let partition = call.first_key().and_then(partition_of);
         Box::pin(async move {
-            self.check(partition)?;
-            decode(self.inner.call(call, partition).await?)
+            let called = self.inner.call(call, partition);
+            decode(self.admitted(|states| states.check(partition), called).await?)
         })
     }
 
@@ -164,10 +194,10 @@ impl Keyspace {
     /// commands may have run.
     pub fn send(&self, batch: Batch) -> BoxFuture<'_, Result<Vec<Value>, Error>> {
         Box::pin(async move {
-            if !self.ignores_closed {
-                batch.check(self.states())?;
-            }
-            self.inner.send(batch).await
+            let admitted = self.admit(|states| batch.check(states)).await?;
+            let replies = self.inner.send(batch).await?;
+            self.confirm(admitted)?;
+            Ok(replies)
         })
     }
 
@@ -195,8 +225,9 @@ impl Keyspace {
     /// Takes one round trip, or more if a page's worth of entries shares the score of the start.
     pub fn page<'a>(&'a self, key: &'a str, range: Range) -> BoxFuture<'a, Result<Page, Error>> {
         Box::pin(async move {
-            self.check(partition_of(key.as_bytes()))?;
-            page::read(&self.inner.shared, key, range).await
+            let partition = partition_of(key.as_bytes());
+            let read = page::read(&self.inner.shared, key, range);
+            self.admitted(|states| states.check(partition), read).await
         })
     }
 
@@ -283,6 +314,7 @@ impl Inner {
     // Checks that the server is a primary. A replica replies and has the library, but rejects every
     // write.
     async fn check_role(&self) -> Result<(), Error> {
+        let generation = self.shared.endpoint().generation();
         let reply = check(self.shared.command(redis::cmd("ROLE"), None).await?);
         let role = match reply {
             // A Redis user from an older deployment lacks ROLE. A write detects a replica too.
@@ -296,7 +328,7 @@ impl Inner {
             _ => {
                 let error: RedisError =
                     (ServerErrorKind::ReadOnly.into(), "the server is not a primary").into();
-                self.shared.reset(error.clone());
+                self.shared.reset(generation, error.clone());
                 Err(error.into())
             }
         }

@@ -62,7 +62,7 @@ pub use keyspace::Keyspace;
 pub use library::Library;
 pub use outbox::{OUTBOX_PAGE_MAX, Outbox};
 pub use page::{Entry, Order, Page, Range};
-pub use partition_states::{PartitionStates, ServingState};
+pub use partition_states::{Comparison, PartitionStates, ServingState};
 /// Build commands with `keyspace::redis::cmd`: all crates then use the same version of the library.
 pub use redis;
 pub use reply::decode;

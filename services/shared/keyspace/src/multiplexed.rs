@@ -8,7 +8,7 @@
 use std::{
     collections::VecDeque,
     io,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard, OnceLock},
     time::Duration,
 };
 
@@ -22,6 +22,7 @@ use tokio::{
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
+    PartitionStates,
     lock::lock,
     resp::{Message, Parser, ProtocolError},
     stream::{Reader, Stream, Writer},
@@ -52,6 +53,8 @@ pub(crate) struct Replies {
 pub(crate) struct Multiplexed {
     shared: Arc<Shared>,
     _driver: Arc<AbortOnDropHandle<()>>,
+    /// Of the primary (see [`PartitionStates::primary_generation`]).
+    generation: u64,
 }
 
 #[derive(Default)]
@@ -59,6 +62,8 @@ struct Shared {
     state: Mutex<State>,
     /// Wakes the driver task to flush the output buffer.
     flush: Notify,
+    /// Told when the connection fails.
+    states: OnceLock<PartitionStates>,
 }
 
 #[derive(Default)]
@@ -134,7 +139,8 @@ impl Multiplexed {
     ) -> RedisResult<Self> {
         let shared = Arc::new(Shared::default());
         let driver = tokio::spawn(drive(stream, shared.clone(), silence_max, on_push));
-        let connection = Self { shared, _driver: Arc::new(AbortOnDropHandle::new(driver)) };
+        let driver = Arc::new(AbortOnDropHandle::new(driver));
+        let connection = Self { shared, _driver: driver, generation: 0 };
         if settings.db() != 0 {
             commands.push(redis::cmd("SELECT").arg(settings.db()).take());
         }
@@ -145,6 +151,24 @@ impl Multiplexed {
         let replies = connection.send(commands.iter()).await?;
         replies.values.into_iter().try_for_each(check_handshake)?;
         Ok(connection)
+    }
+
+    /// Notes in the states of the partitions when the connection fails.
+    pub(crate) fn report_to(&self, states: &PartitionStates) {
+        self.shared.states.get_or_init(|| states.clone());
+        if self.is_closed() {
+            states.lost_connection();
+        }
+    }
+
+    /// Sets the generation of the primary that it is a connection to.
+    pub(crate) fn of_generation(self, generation: u64) -> Self {
+        Self { generation, ..self }
+    }
+
+    /// Returns the generation of the primary that it is a connection to.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
     }
 
     /// Returns whether the connection is closed.
@@ -352,6 +376,10 @@ async fn drive(
     tracing::debug!(error = error.map(tracing::field::display), "redis connection closed");
     if is_timeout {
         shared.close(io::ErrorKind::TimedOut);
+    }
+    // Before another connection can be made.
+    if let Some(states) = shared.states.get() {
+        states.lost_connection();
     }
 }
 

@@ -3,10 +3,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -49,7 +46,6 @@ struct Shared {
     /// The cluster node; `None` for the single server or the primary that the Sentinels report.
     node: Option<Node>,
     state: Mutex<State>,
-    resets: AtomicU64,
 }
 
 #[derive(Default)]
@@ -71,8 +67,8 @@ impl ServerPoolOptions {
     /// Returns a pool of connections to a cluster node; without a node, to the single server or to
     /// the primary that the Sentinels report. Does not connect.
     pub(crate) fn pool(&self, node: Option<Node>) -> ServerPool {
-        let (state, resets) = (Mutex::default(), AtomicU64::default());
-        ServerPool { shared: Arc::new(Shared { options: self.clone(), node, state, resets }) }
+        let state = Mutex::default();
+        ServerPool { shared: Arc::new(Shared { options: self.clone(), node, state }) }
     }
 }
 
@@ -112,7 +108,8 @@ impl ServerPool {
         loop {
             let mut attempt = {
                 let mut state = lock(&self.shared.state);
-                state.connections.retain(|pooled| !pooled.connection.is_closed());
+                let endpoint = &self.shared.options.endpoint;
+                state.connections.retain(|pooled| endpoint.is_current(&pooled.connection));
                 if state.connections.len() >= count {
                     state.connections.rotate_left(1);
                     if let Some(pooled) = state.connections.back() {
@@ -156,16 +153,10 @@ impl ServerPool {
         Ok(attempt)
     }
 
-    /// Discards all connections, and connects again after the backoff.
-    pub(crate) fn reset(&self, error: RedisError) {
-        self.shared.resets.fetch_add(1, Ordering::Relaxed);
+    /// Discards the connections of a generation, and connects again after the backoff.
+    pub(crate) fn reset(&self, generation: u64, error: RedisError) {
         let mut state = lock(&self.shared.state);
-        state.connections.clear();
+        self.shared.options.endpoint.discard_connections(generation);
         state.failure = Some((Instant::now(), error));
-    }
-
-    /// Returns how many times the pool was reset.
-    pub(crate) fn resets(&self) -> u64 {
-        self.shared.resets.load(Ordering::Relaxed)
     }
 }

@@ -108,8 +108,9 @@ impl SharedPool {
         match &self.servers {
             Servers::One(server) => {
                 let commands = commands.iter().map(|(_, command)| &**command);
+                let generation = self.endpoint.generation();
                 let replies = server.send(commands, deadline).await?;
-                reset_on_readonly(server, &replies);
+                reset_on_readonly(server, generation, &replies);
                 Ok(replies)
             }
             Servers::Cluster(cluster) => cluster.send(commands, deadline).await,
@@ -161,27 +162,19 @@ impl SharedPool {
         }
     }
 
-    /// Discards all connections to a server that is not a primary.
-    pub(crate) fn reset(&self, error: RedisError) {
+    /// Discards the connections of a generation, to a server that is not a primary.
+    pub(crate) fn reset(&self, generation: u64, error: RedisError) {
         if let Servers::One(server) = &self.servers {
-            server.reset(error);
-        }
-    }
-
-    /// Returns how many times the pool was reset because its server was not a primary.
-    pub(crate) fn resets(&self) -> u64 {
-        match &self.servers {
-            Servers::One(server) => server.resets(),
-            Servers::Cluster(_) => 0,
+            server.reset(generation, error);
         }
     }
 }
 
 // READONLY: the primary has become a replica. A replica of a cluster replies MOVED.
-fn reset_on_readonly(server: &ServerPool, replies: &[Value]) {
+fn reset_on_readonly(server: &ServerPool, generation: u64, replies: &[Value]) {
     let is_readonly =
         |reply: &&Value| matches!(reply, Value::ServerError(error) if error.code() == "READONLY");
     if let Some(Value::ServerError(error)) = replies.iter().find(is_readonly) {
-        server.reset(error.clone().into());
+        server.reset(generation, error.clone().into());
     }
 }

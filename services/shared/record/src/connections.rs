@@ -60,7 +60,9 @@ const PRAGMAS: [&str; 6] = [
     "temp_store = MEMORY",
 ];
 
-// PostgreSQL cancels statements that outlive their callers.
+// PostgreSQL cancels statements that outlive their callers. It plans each execution: the plan that it
+// keeps for a repeated statement is for the size that its tables had. The first recording fills empty
+// tables, and read whole ones for each batch.
 async fn prepare(connection: &mut AnyConnection, limit: Duration) -> Result<(), sqlx::Error> {
     if connection.backend_name() == sql::SQLITE {
         for setting in PRAGMAS {
@@ -69,8 +71,11 @@ async fn prepare(connection: &mut AnyConnection, limit: Duration) -> Result<(), 
         }
         return Ok(());
     }
-    let statement = format!("SET statement_timeout = {}", limit.as_millis());
-    connection.execute(AssertSqlSafe(statement)).await?;
+    let statements = format!(
+        "SET statement_timeout = {}; SET plan_cache_mode = force_custom_plan",
+        limit.as_millis()
+    );
+    connection.execute(AssertSqlSafe(statements)).await?;
     Ok(())
 }
 

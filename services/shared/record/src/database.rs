@@ -109,6 +109,21 @@ impl Database {
         .await
     }
 
+    /// Collects the statistics by which PostgreSQL plans statements. A database that was restored from
+    /// a dump has none. SQLite does without.
+    pub(crate) async fn analyze(&self) -> Result<(), Error> {
+        const ANALYZE: &str = "SELECT 'ANALYZE ' || string_agg(quote_ident(tablename), ', ') \
+            FROM pg_tables WHERE schemaname = current_schema()";
+        if self.is_embedded() {
+            return Ok(());
+        }
+        self.write("ANALYZE", async move {
+            let statement: String = sqlx::query_scalar(ANALYZE).fetch_one(self.writers()).await?;
+            sqlx::query(AssertSqlSafe(statement)).execute(self.writers()).await.map(|_| ())
+        })
+        .await
+    }
+
     /// Executes a read for a call, through the circuit breaker. Metrics and traces name it by
     /// `summary`.
     pub fn read<'a, T: Send + 'a>(

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use microblog_domain::Partition;
-use microblog_keyspace::{Batch, ServingState, decode, redis};
+use microblog_keyspace::{Batch, Comparison, ServingState, decode, redis};
 use opentelemetry::{KeyValue, global, metrics::BoundGauge};
 
 use crate::{RecordError, Recorder, Tables};
@@ -56,17 +56,17 @@ impl DivergenceMetrics {
 
 impl<T: Tables> Recorder<T> {
     /// Closes the partitions that lack changes, and marks them to be recovered; or closes the whole
-    /// keyspace, if an operator must decide. The states of partitions that could not be compared stay.
+    /// keyspace, if an operator must decide, as about `unopened` ones: what these had was lost before it
+    /// was recorded. The states of partitions that could not be compared stay.
     pub(crate) async fn settle(
         &self,
+        comparison: Comparison,
         diverged: &[Partition],
+        unopened: &[Partition],
         failed: &BTreeSet<Partition>,
     ) -> Result<(), RecordError> {
         let states = self.keyspace.states();
         let compared: Vec<_> = Partition::all().filter(|at| !failed.contains(at)).collect();
-        for &partition in &compared {
-            states.set_closed(partition, diverged.contains(&partition));
-        }
         self.divergence.diverged.record(diverged.len() as u64);
         let kinds = self.divergences(diverged).await?;
         let is_any_known = !kinds.contains(&Divergence::Unrecorded)
@@ -76,13 +76,17 @@ impl<T: Tables> Recorder<T> {
             Divergence::Unrecorded => !is_any_known,
             Divergence::Foreign => true,
         };
-        let is_mismatched = kinds.iter().any(needs_operator);
+        let is_mismatched = !unopened.is_empty() || kinds.iter().any(needs_operator);
         self.divergence.mismatched[0].record(u64::from(is_mismatched));
+        let state = if is_mismatched { ServingState::Mismatched } else { ServingState::Open };
+        let partitions = compared.iter().map(|&at| (at, diverged.contains(&at)));
+        if !states.settle(comparison, state, partitions) {
+            // Another comparison follows.
+            return Ok(());
+        }
         if is_mismatched {
-            states.serve(ServingState::Mismatched);
             return Err(RecordError::RedisMismatch(self.name));
         }
-        states.serve(ServingState::Open);
         if !diverged.is_empty() {
             tracing::warn!(
                 partitions = diverged.len(),

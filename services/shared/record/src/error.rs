@@ -81,9 +81,14 @@ impl Error {
         self.database_code().unwrap_or(other.into())
     }
 
+    /// Returns whether PostgreSQL has stopped the transaction for another one, in a deadlock.
+    pub(crate) fn is_conflict(&self) -> bool {
+        self.database_code().is_some_and(|code| code == "40P01")
+    }
+
     /// Returns whether an immediate retry is pointless: the database is unavailable.
     pub fn is_unavailable(&self) -> bool {
-        matches!(self, Self::Unavailable(_) | Self::Missing)
+        matches!(self, Self::Unavailable(_) | Self::Missing) && !self.is_conflict()
     }
 }
 
@@ -131,9 +136,9 @@ pub enum RecordError {
     /// Redis has data of the partition that the record does not have.
     #[error("Redis is not empty in partition {0}, and is not the Redis of this record")]
     NotEmpty(Partition),
-    /// The database has nothing of the partition.
-    #[error("the database has no record of partition {0}")]
-    NotRecorded(Partition),
+    /// The database has recorded nothing.
+    #[error("the database has recorded nothing yet")]
+    NotRecorded,
     /// Redis is not the one that the database records.
     #[error("{0}: Redis is empty, or not the one of the database: run `microblog restore`")]
     RedisMismatch(&'static str),

@@ -4,6 +4,7 @@
 mod circuit_breaker;
 mod config;
 mod connections;
+mod damaged;
 mod database;
 mod divergence;
 mod durability;
@@ -17,6 +18,7 @@ pub mod sql;
 mod tables;
 
 pub use config::Config;
+pub use damaged::Damaged;
 pub use database::{Database, Migration};
 pub use durability::{DurabilityConfig, Level};
 pub use error::{Error, OpenError, RecordError};

@@ -1,5 +1,5 @@
-//! The positions of a recorder: the newest recorded entry of the journal of each partition. Each
-//! writer of a partition's rows locks its position first.
+//! The positions of a recorder: the newest recorded entry of the journal of each partition. A writer
+//! of a partition's journal to the database locks its position first.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use sqlx::{Row as _, any::AnyRow};
 
 use crate::{
     Database, Error, Migration, WriteTransaction,
-    sql::{ROWS_MAX, list, number, read, rows, statement},
+    sql::{ROWS_MAX, list, number, read, read_partition, rows, statement},
 };
 
 /// The first migration of a database with a recorder.
@@ -68,7 +68,7 @@ pub(crate) async fn insert(
     positions: &[(Partition, Change)],
 ) -> Result<Vec<Partition>, sqlx::Error> {
     let rows = write(transaction, positions, "NOTHING RETURNING partition").await?;
-    rows.iter().map(partition).collect()
+    rows.iter().map(|row| read_partition(row, 0)).collect()
 }
 
 /// Sets positions.
@@ -103,12 +103,7 @@ async fn write(
     Ok(written)
 }
 
-fn partition(row: &AnyRow) -> Result<Partition, sqlx::Error> {
-    let number = u16::try_from(read(row, 0)?);
-    Ok(Partition::new(number.map_err(|error| sqlx::Error::Decode(error.into()))?))
-}
-
 fn position(row: &AnyRow) -> Result<(Partition, Change), sqlx::Error> {
     let version = Version::from_number(read(row, 1)?);
-    Ok((partition(row)?, Change { version, text: row.try_get(2)? }))
+    Ok((read_partition(row, 0)?, Change { version, text: row.try_get(2)? }))
 }

@@ -11,3 +11,12 @@ CREATE TABLE record_identity (
     one BIGINT NOT NULL PRIMARY KEY,
     id TEXT NOT NULL
 );
+
+-- The damaged rows that the last recovery of each partition has left out.
+CREATE TABLE damaged_rows (
+    partition BIGINT NOT NULL,
+    table_name TEXT NOT NULL,
+    row_key TEXT NOT NULL,
+    problem TEXT NOT NULL
+);
+CREATE INDEX damaged_rows_by_partition ON damaged_rows (partition);

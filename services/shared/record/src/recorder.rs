@@ -2,7 +2,9 @@
 //!
 //! A step locks the positions of some partitions, reads their journals from there, and writes the
 //! changes and the new positions in one transaction. Any number of processes may run steps at once:
-//! the locks order them. Partitions are locked in ascending order, so that steps do not deadlock.
+//! the locks order them. Partitions are locked in ascending order, so that their locks do not
+//! deadlock. Rows may: some are written for two partitions. The database then stops a step, which is
+//! repeated.
 //!
 //! What must hold:
 //!   * a change is written exactly once, after all earlier ones of its partition;
@@ -18,13 +20,13 @@ use std::{
 use futures::future::join_all;
 use microblog_domain::{Partition, Stamp};
 use microblog_keyspace::{
-    self as keyspace, BacklogMetrics, Change, Journals, Keyspace, ServingState, Version,
+    self as keyspace, BacklogMetrics, Change, Comparison, Journals, Keyspace, ServingState, Version,
 };
 use tokio::sync::{OnceCell, Semaphore};
 use uuid::Uuid;
 
 use crate::{
-    Database, Error, RecordError, Replace, Tables,
+    Database, Error, RecordError, Replace, Tables, damaged,
     divergence::DivergenceMetrics,
     positions::{self, Positions},
 };
@@ -42,6 +44,12 @@ const RETAINED: u64 = 100;
 /// The most entries of a journal that wait for the database: about 60 bytes each. The oldest ones
 /// beyond are dropped, and the partition is written anew when the database is back.
 const WAITING_MAX: u64 = 20_000;
+
+/// How often a step, or a recovery, runs that the database stops for another one.
+const ATTEMPTS_MAX: usize = 5;
+
+/// How soon a failed comparison is repeated for the calls that wait for it.
+const COMPARISON_RETRY: Duration = Duration::from_millis(200);
 
 /// What a step has done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -104,6 +112,8 @@ impl<T: Tables> Recorder<T> {
         tables: T,
     ) -> Self {
         keyspace.states().await_check();
+        // The counter exists from the start, so that the first increment shows as a rate.
+        damaged::count(name, 0);
         let recoveries = Semaphore::new(database.connections().saturating_sub(1).max(1));
         Self {
             name,
@@ -124,10 +134,11 @@ impl<T: Tables> Recorder<T> {
     /// Finds the partitions of which Redis lacks recorded changes, for [`Self::recover_lost`]. Rejects
     /// all calls while Redis is not the one that the database records.
     pub async fn run(&self) -> Result<(), RecordError> {
-        let done = self.record_all().await;
+        let comparison = self.keyspace.states().comparison();
+        let done = self.record_all(comparison).await;
         if let Some(error) = done.as_ref().err().and_then(RecordError::of_database)
             && error.is_unavailable()
-            && self.keyspace.states().serve_unchecked()
+            && self.keyspace.states().serve_unchecked(comparison)
         {
             let error = error as &dyn std::error::Error;
             tracing::warn!(error, "serving Redis without a comparison with the database");
@@ -135,7 +146,19 @@ impl<T: Tables> Recorder<T> {
         done
     }
 
-    async fn record_all(&self) -> Result<(), RecordError> {
+    /// Compares Redis with the database after each new connection to Redis: calls wait for that. Never
+    /// ends.
+    pub async fn compare_after_connecting(&self) {
+        loop {
+            self.keyspace.states().until_unchecked().await;
+            if self.run().await.is_err() {
+                // The periodic run reports it.
+                tokio::time::sleep(COMPARISON_RETRY).await;
+            }
+        }
+    }
+
+    async fn record_all(&self, comparison: Comparison) -> Result<(), RecordError> {
         let begun = Instant::now();
         let all: Vec<_> = Partition::all().collect();
         let (mut newest, mut failures) = self.newest(&all).await;
@@ -147,23 +170,38 @@ impl<T: Tables> Recorder<T> {
         let is_new =
             |at: &&Partition| !positions.contains_key(at) && !failures.partitions.contains(at);
         let new: Vec<_> = all.iter().filter(is_new).copied().collect();
-        self.fill_new(&new, positions.is_empty()).await?;
+        self.check_database(comparison, &new).await?;
+        if positions.is_empty() {
+            if let Some(error) = failures.first {
+                // All journals are opened before the first partition is filled.
+                return Err(error);
+            }
+            // Filling takes long, and there is nothing to compare Redis with.
+            self.open_journals(&new).await?;
+            self.keyspace.states().serve(comparison, ServingState::Open);
+        }
         let states = self.keyspace.states();
         for (&partition, position) in &positions {
             states.require(partition, position.version);
         }
         // A recovery that was interrupted may be recorded up to its beginning.
         let is_behind = |(at, position): &(&Partition, &Change)| {
-            let differs = newest.get(at) != Some(*position) || is_recovering(position);
+            let differs = newest.get(at) != Some(*position)
+                || is_recovering(position)
+                || states.newest(**at) > position.version;
             differs && !failures.partitions.contains(at)
         };
         let behind: Vec<_> = positions.iter().filter(is_behind).map(|(&at, _)| at).collect();
         let diverged = self.record_behind(behind, &mut failures).await;
         newest.retain(|at, _| !diverged.contains(at));
+        let unopened = self.unopened(&new).await?;
+        self.settle(comparison, &diverged, &unopened, &failures.partitions).await?;
+        for partitions in new.chunks(FILLED_TOGETHER) {
+            self.fill(partitions).await?;
+        }
         if failures.first.is_none() {
             *self.complete() = (begun, Some(newest));
         }
-        self.settle(&diverged, &failures.partitions).await?;
         failures.first.map_or(Ok(()), Err)
     }
 
@@ -278,15 +316,25 @@ impl<T: Tables> Recorder<T> {
         Ok(recorded)
     }
 
-    /// Records changes like [`Self::record`], and leaves the journals as they are.
+    /// Records changes like [`Self::record`], and leaves the journals as they are. Repeats what another
+    /// transaction stopped: rows of an edge are written for both of its partitions.
     pub(crate) async fn commit(&self, partitions: &[Partition]) -> Result<Recorded, RecordError> {
+        repeat_stopped(|| self.try_commit(partitions)).await
+    }
+
+    async fn try_commit(&self, partitions: &[Partition]) -> Result<Recorded, RecordError> {
         let (mut transaction, positions) = positions::lock(&self.database, partitions).await?;
         let from: Vec<_> =
             positions.iter().map(|(&partition, at)| (partition, at.version)).collect();
+        // Before the journals are read: one that ends earlier has lost what the process has seen.
+        let states = self.keyspace.states();
+        let seen: Vec<_> = positions.keys().map(|&at| states.newest(at)).collect();
         let pages = self.journals.pages(&self.keyspace, &from, PAGE + 1).await?;
         let (mut changes, mut ends, mut recorded) = (Vec::new(), Vec::new(), Recorded::default());
-        for ((&partition, position), page) in positions.iter().zip(pages) {
-            if page.first() != Some(position) || page.last().is_some_and(is_recovering) {
+        for (((&partition, position), page), seen) in positions.iter().zip(pages).zip(seen) {
+            let is_lacking = |newest: &Change| page.len() <= PAGE && newest.version < seen;
+            let is_diverged = |newest| is_recovering(newest) || is_lacking(newest);
+            if page.first() != Some(position) || page.last().is_some_and(is_diverged) {
                 recorded.diverged.push(partition);
                 continue;
             }
@@ -314,7 +362,7 @@ impl<T: Tables> Recorder<T> {
         Ok(recorded)
     }
 
-    // What was read is that of the changes only if Redis still has these.
+    // What was read of Redis is that of some changes only if Redis still has these.
     async fn check_not_lost(&self, ends: &[(Partition, Change)]) -> Result<(), RecordError> {
         let from: Vec<_> = ends.iter().map(|(partition, end)| (*partition, end.version)).collect();
         let pages = self.journals.pages(&self.keyspace, &from, 1).await?;
@@ -322,8 +370,12 @@ impl<T: Tables> Recorder<T> {
         lost.map_or(Ok(()), |(&(partition, _), _)| Err(RecordError::Lost(partition)))
     }
 
-    // Fills partitions that are not recorded, unless another database records them.
-    async fn fill_new(&self, new: &[Partition], is_empty: bool) -> Result<(), RecordError> {
+    // Fails if another database records partitions that this one does not.
+    async fn check_database(
+        &self,
+        comparison: Comparison,
+        new: &[Partition],
+    ) -> Result<(), RecordError> {
         let identity = self.identity().await?;
         let known = self.journals.identities(&self.keyspace, new).await?;
         let is_others = |known: &Option<String>| known.as_deref().is_some_and(|id| id != identity);
@@ -332,35 +384,51 @@ impl<T: Tables> Recorder<T> {
         self.keyspace.states().trust_database(!is_mismatched);
         if is_mismatched {
             // Redis serves what it has.
-            self.keyspace.states().serve(ServingState::Open);
+            self.keyspace.states().serve(comparison, ServingState::Open);
             return Err(RecordError::DatabaseMismatch(self.name));
-        }
-        if is_empty && !new.is_empty() {
-            // Filling may take long, and there is nothing to compare Redis with.
-            self.keyspace.states().serve(ServingState::Open);
-        }
-        for partitions in new.chunks(FILLED_TOGETHER) {
-            self.fill(partitions).await?;
         }
         Ok(())
     }
 
-    // Opens the journals of partitions first: a change that the fill misses has an entry.
-    async fn fill(&self, partitions: &[Partition]) -> Result<(), RecordError> {
+    // Opens the journals of partitions, all before the first one is filled. So a partition that is
+    // neither filled nor opened, beside filled ones, has lost its data.
+    async fn open_journals(&self, partitions: &[Partition]) -> Result<(), RecordError> {
         let version = Version::default().in_next_epoch(0);
         for &partition in partitions {
             let opened = Change { version, text: about_the_journal("opened", partition) };
             // Nothing is appended to an existing journal.
             self.journals.append(&self.keyspace, partition, &opened).await?;
         }
+        let identity = self.identity().await?;
+        Ok(self.journals.set_identity(&self.keyspace, partitions, identity).await?)
+    }
+
+    // Returns those of some partitions that have no journal.
+    async fn unopened(&self, partitions: &[Partition]) -> Result<Vec<Partition>, keyspace::Error> {
         let newest = self.journals.newest(&self.keyspace, partitions).await?;
-        let positions = partitions.iter().copied().zip(newest);
-        let positions: Vec<_> = positions.filter_map(|(at, newest)| Some((at, newest?))).collect();
-        self.journals.set_identity(&self.keyspace, partitions, self.identity().await?).await?;
+        let unopened = partitions.iter().zip(newest).filter(|(_, newest)| newest.is_none());
+        Ok(unopened.map(|(&at, _)| at).collect())
+    }
+
+    /// Opens and fills a partition that was never recorded, with what Redis has.
+    pub(crate) async fn fill_unrecorded(&self, partition: Partition) -> Result<(), RecordError> {
+        self.open_journals(&[partition]).await?;
+        self.fill(&[partition]).await
+    }
+
+    // Fills partitions whose journals are open: a change that the fill misses has an entry.
+    async fn fill(&self, partitions: &[Partition]) -> Result<(), RecordError> {
+        let newest = self.journals.newest(&self.keyspace, partitions).await?;
+        let newest = partitions.iter().zip(newest);
+        let positions: Vec<_> = newest
+            .map(|(&at, newest)| Ok((at, newest.ok_or(RecordError::Lost(at))?)))
+            .collect::<Result<_, RecordError>>()?;
         let mut transaction = self.database.write("BEGIN", self.database.begin()).await?;
         // The first of several recorders fills a partition; the others wait for it here.
         let new = positions::insert(&mut transaction, &positions).await?;
         self.tables.fill(&mut transaction, &new).await?;
+        let filled: Vec<_> = positions.into_iter().filter(|(at, _)| new.contains(at)).collect();
+        self.check_not_lost(&filled).await?;
         Ok(self.database.write("INSERT journal_positions", transaction.commit()).await?)
     }
 
@@ -378,6 +446,19 @@ impl<T: Tables> Recorder<T> {
         let before: Vec<_> = recorded.pages.iter().filter_map(before).collect();
         self.journals.trim(&self.keyspace, &before).await
     }
+}
+
+/// Runs a step, and repeats it if the database has stopped it for another one.
+pub(crate) async fn repeat_stopped<R, F: Future<Output = Result<R, RecordError>>>(
+    step: impl Fn() -> F,
+) -> Result<R, RecordError> {
+    for _ in 1..ATTEMPTS_MAX {
+        match step().await {
+            Err(RecordError::Database(error)) if error.is_conflict() => {}
+            done => return done,
+        }
+    }
+    step().await
 }
 
 /// Returns whether a change begins a recovery. As the newest one, it makes functions reject changes.

@@ -13,12 +13,13 @@ use std::{future::Future, pin::pin, time::Duration};
 use futures::{StreamExt as _, stream};
 use microblog_domain::Partition;
 use microblog_keyspace::{self as keyspace, Change, Recovery, Version};
+use microblog_proto::common::DamagedRow;
 use uuid::Uuid;
 
 use crate::{
-    RecordError, Replace, Tables, WriteTransaction,
+    Damaged, RecordError, Replace, Tables, WriteTransaction, damaged,
     positions::{self, Positions},
-    recorder::{PAGE, Recorder, about_the_journal, is_recovering},
+    recorder::{PAGE, Recorder, about_the_journal, is_recovering, repeat_stopped},
 };
 
 /// The partitions that a process recovers at once.
@@ -64,8 +65,8 @@ impl<T: Tables> Recorder<T> {
             let _permit = self.recoveries.acquire().await;
             let holder = Uuid::new_v4().to_string();
             if self.journals.lease(&self.keyspace, partition, &holder, false).await? {
-                self.holding(partition, &holder, self.recover(partition)).await?;
-                self.keyspace.states().set_closed(partition, false);
+                self.holding(partition, &holder, self.recover(partition, false)).await?;
+                self.keyspace.states().open_recovered(partition);
                 self.lost().remove(&partition);
             }
             Ok(())
@@ -84,14 +85,18 @@ impl<T: Tables> Recorder<T> {
     pub async fn begin_restore(&self, source: Source, force: bool) -> Result<Restore, RecordError> {
         self.identity().await?;
         let positions = positions::all(&self.database).await?;
-        if source == Source::Database && !force {
-            self.check_restorable().await?;
+        if source == Source::Database {
+            if !force {
+                self.check_restorable().await?;
+            }
+            self.database.analyze().await?;
         }
         Ok(Restore { source, positions })
     }
 
     /// Restores a partition of one store from the other. May be repeated, also after a crash. Returns
     /// whether it was restored since the restore began, by any process; if not, the stores agreed.
+    /// A partition that was lost before it was ever recorded begins with what Redis has.
     pub async fn restore(
         &self,
         restore: &Restore,
@@ -100,17 +105,33 @@ impl<T: Tables> Recorder<T> {
         if restore.source == Source::Redis {
             return self.leased(partition, self.rewrite(partition)).await;
         }
-        let is_recovered = self.leased(partition, self.recover(partition)).await?;
-        self.keyspace.states().set_closed(partition, false);
+        if !restore.positions.contains_key(&partition) {
+            if restore.positions.is_empty() {
+                return Err(RecordError::NotRecorded);
+            }
+            tracing::warn!(%partition, "the database has never recorded this partition");
+            self.leased(partition, self.fill_unrecorded(partition)).await?;
+            return Ok(false);
+        }
+        // They may be mended.
+        let is_damaged = !self.damaged_rows(partition).await?.is_empty();
+        let is_recovered = self.leased(partition, self.recover(partition, is_damaged)).await?;
+        self.keyspace.states().open_recovered(partition);
         // Each recovery begins an epoch.
         let epoch = |change: &Change| change.version.epoch();
         let is_newer = |now: &Change| epoch(now) > epoch(&restore.position(partition));
         Ok(is_recovered || is_newer(&self.position(partition).await?))
     }
 
+    /// Returns the damaged rows that the last recovery of a partition, by any process, has left out:
+    /// the first thousand.
+    pub async fn damaged_rows(&self, partition: Partition) -> Result<Vec<DamagedRow>, RecordError> {
+        Ok(damaged::rows_of(&self.database, partition).await?)
+    }
+
     async fn position(&self, partition: Partition) -> Result<Change, RecordError> {
         let (_, positions) = positions::lock(&self.database, &[partition]).await?;
-        positions.into_values().next().ok_or(RecordError::NotRecorded(partition))
+        positions.into_values().next().ok_or(RecordError::NotRecorded)
     }
 
     // Records what a partition's journal has. Returns whether Redis lacks no recorded change.
@@ -169,13 +190,17 @@ impl<T: Tables> Recorder<T> {
 
     /// Recovers a partition of which Redis lacks recorded changes, or all of it. Ends with a new
     /// epoch of its journal. Until then, changes of the partition are rejected. Returns whether there
-    /// was anything to recover.
+    /// was anything to recover. With `again`, there always is.
     ///
     /// If the database is older than what Redis has, as after it was restored from a copy, the
     /// partition is written to it anew.
-    async fn recover(&self, partition: Partition) -> Result<bool, RecordError> {
+    async fn recover(&self, partition: Partition, again: bool) -> Result<bool, RecordError> {
+        repeat_stopped(|| self.try_recover(partition, again)).await
+    }
+
+    async fn try_recover(&self, partition: Partition, again: bool) -> Result<bool, RecordError> {
         // A partition that is behind has lost nothing; another process may have recovered it.
-        if self.is_recorded(partition).await? {
+        if self.is_recorded(partition).await? && !again {
             return Ok(false);
         }
         let newest = self.journals.newest(&self.keyspace, &[partition]).await?;
@@ -183,7 +208,8 @@ impl<T: Tables> Recorder<T> {
         // Held until the database has what only Redis has.
         let (transaction, mut positions) = positions::lock(&self.database, &[partition]).await?;
         let position = positions.remove(&partition).unwrap_or_default().version;
-        let last = newest.max(position);
+        // The process may have seen lost changes that were not recorded.
+        let last = newest.max(position).max(self.keyspace.states().newest(partition));
         let [begin, end] = [("recovering", 0), ("recovered", 1)].map(|(kind, number)| Change {
             version: last.in_next_epoch(number),
             text: about_the_journal(kind, partition),
@@ -195,11 +221,17 @@ impl<T: Tables> Recorder<T> {
         self.journals.set_identity(&self.keyspace, &[partition], self.identity().await?).await?;
         let recovery = Recovery { partition, version: begin.version };
         self.merge(transaction, partition, is_database_old, begin).await?;
-        self.tables.restore(&self.database, recovery).await?;
+        let damaged = Damaged::new(self.name);
+        self.tables.restore(&self.database, recovery, &damaged).await?;
+        let damaged = damaged.into_rows();
+        let left_out = damaged.len();
+        let (mut transaction, _) = positions::lock(&self.database, &[partition]).await?;
+        damaged::replace(&mut transaction, partition, damaged).await?;
+        self.database.write("INSERT damaged_rows", transaction.commit()).await?;
         if !self.journals.append(&self.keyspace, partition, &end).await? {
             return Err(RecordError::Contended(partition));
         }
-        tracing::info!(%partition, "redis recovered from the database");
+        tracing::info!(%partition, left_out, "redis recovered from the database");
         Ok(true)
     }
 
@@ -265,6 +297,7 @@ impl<T: Tables> Recorder<T> {
         positions::set(&mut transaction, &[(partition, opened)]).await?;
         self.tables.clear(&mut transaction, partition).await?;
         self.tables.fill(&mut transaction, &[partition]).await?;
+        damaged::replace(&mut transaction, partition, Vec::new()).await?;
         self.database.write("INSERT journal_positions", transaction.commit()).await?;
         tracing::info!(%partition, "database written anew from redis");
         Ok(true)

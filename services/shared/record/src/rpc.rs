@@ -36,7 +36,9 @@ pub async fn restore<T: Tables + 'static>(
         let (recorder, begun) = (recorder.clone(), begun.clone());
         async move {
             let is_restored = recorder.restore(&begun, partition).await.map_err(status)?;
-            Ok(encode(partition, is_restored, begun.position(partition)))
+            let damaged = recorder.damaged_rows(partition).await.map_err(status)?;
+            let restored = encode(partition, is_restored, begun.position(partition));
+            Ok(RestoredPartition { damaged, ..restored })
         }
     };
     Ok(stream::iter(Partition::all()).map(restore).buffer_unordered(RECOVERED_TOGETHER).boxed())
@@ -50,6 +52,7 @@ fn encode(partition: Partition, is_restored: bool, position: Change) -> Restored
         restored: is_restored,
         recorded_version: position.version.to_string(),
         recorded_at: stamp.and_then(Stamp::new).map(|stamp| stamp.time().into()),
+        ..RestoredPartition::default()
     }
 }
 
@@ -60,12 +63,16 @@ fn status(error: RecordError) -> Status {
         RecordError::Database(error) if !matches!(error, Error::OtherVersion(_)) => {
             let cause = error.source().map(ToString::to_string);
             tracing::error!(error = text, cause, "restore failed");
-            if error.is_unavailable() { status::store_unavailable() } else { status::internal() }
+            if !error.is_unavailable() {
+                return status::internal();
+            }
+            let text = "the database is unavailable; run the restore again: it goes on";
+            status::with_reason(Code::Unavailable, ErrorReason::StoreUnavailable, text)
         }
         RecordError::Contended(_) | RecordError::Lost(_) => status::recovering(),
         RecordError::Database(_)
         | RecordError::NotEmpty(_)
-        | RecordError::NotRecorded(_)
+        | RecordError::NotRecorded
         | RecordError::RedisMismatch(_)
         | RecordError::DatabaseMismatch(_) => {
             status::with_reason(Code::FailedPrecondition, ErrorReason::NotRestorable, text)

@@ -2,11 +2,14 @@
 
 use std::fmt::Write as _;
 
+use microblog_domain::Partition;
 use sqlx::{
     Any, AssertSqlSafe, Row as _,
     any::{AnyArguments, AnyRow},
     query::Query,
 };
+
+use crate::Database;
 
 /// sqlx's name of SQLite.
 pub const SQLITE: &str = "SQLite";
@@ -46,6 +49,42 @@ pub fn number(id: u64) -> i64 {
     id as i64
 }
 
+/// Returns the expression that selects a column of texts, for [`read_text`]. SQLite may have stored
+/// one that is not UTF-8, at which the driver would fail for the whole page.
+pub fn text_column(database: &Database, column: &str) -> String {
+    match database.is_embedded() {
+        true => format!("CAST({column} AS BLOB)"),
+        false => column.to_owned(),
+    }
+}
+
+/// Decodes a text.
+pub fn read_text(row: &AnyRow, column: usize) -> Result<String, sqlx::Error> {
+    let Ok(bytes) = row.try_get::<Vec<u8>, _>(column) else { return row.try_get(column) };
+    String::from_utf8(bytes).map_err(|error| sqlx::Error::Decode(error.utf8_error().into()))
+}
+
+/// Fails a row whose id is not of the partition that it is stored for.
+pub fn check_partition(expected: Partition, id: Partition) -> Result<(), sqlx::Error> {
+    match expected == id {
+        true => Ok(()),
+        false => Err(sqlx::Error::Decode("id of another partition".into())),
+    }
+}
+
+/// Decodes a partition.
+pub fn read_partition(row: &AnyRow, column: usize) -> Result<Partition, sqlx::Error> {
+    let number = u16::try_from(read(row, column)?);
+    let number = number.ok().filter(|number| *number < Partition::COUNT);
+    number.map(Partition::new).ok_or_else(|| sqlx::Error::Decode("no partition".into()))
+}
+
+/// Returns what the next page begins behind, if there may be one. Pages are ordered by the first
+/// column, a number; what else SQLite may have there is behind all numbers.
+pub fn next_page(rows: &[AnyRow], count: usize) -> Option<i64> {
+    rows.last().filter(|_| rows.len() == count)?.try_get(0).ok()
+}
+
 /// Decodes an id, a stamp or a count.
 pub fn read(row: &AnyRow, column: usize) -> Result<u64, sqlx::Error> {
     let number: i64 = row.try_get(column)?;
@@ -58,7 +97,7 @@ pub fn read_id<T>(
     column: usize,
     new: impl FnOnce(u64) -> Option<T>,
 ) -> Result<T, sqlx::Error> {
-    let no_id = || sqlx::Error::Decode("id is 0".into());
+    let no_id = || sqlx::Error::Decode("id is 0 or too large".into());
     new(read(row, column)?).ok_or_else(no_id)
 }
 

@@ -5,7 +5,7 @@ use microblog_domain::Partition;
 use microblog_keyspace::{Change, Recovery};
 use sqlx::{Any, Transaction};
 
-use crate::{Database, Migration, RecordError};
+use crate::{Damaged, Database, Migration, RecordError};
 
 /// A database transaction.
 pub type WriteTransaction = Transaction<'static, Any>;
@@ -46,8 +46,13 @@ pub trait Tables: Send + Sync {
     -> Work<'a>;
 
     /// Writes the rows of a partition to Redis, where Redis has nothing newer. May be repeated. What
-    /// would undo a later change is written by functions of the recovery.
-    fn restore<'a>(&'a self, database: &'a Database, recovery: Recovery) -> Work<'a>;
+    /// would undo a later change is written by functions of the recovery. Leaves damaged rows out.
+    fn restore<'a>(
+        &'a self,
+        database: &'a Database,
+        recovery: Recovery,
+        damaged: &'a Damaged,
+    ) -> Work<'a>;
 
     /// Writes what Redis has of some partitions, where the tables have nothing newer.
     fn fill<'a>(

@@ -5,7 +5,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use clap::Parser as _;
@@ -15,8 +15,8 @@ use microblog_keyspace::{
     self as keyspace, Call, Change, Journals, Keyspace, Library, Recovery, redis,
 };
 use microblog_record::{
-    Config, Database, Migration, POSITIONS, RecordError, Recorder, Replace, Tables, Work,
-    WriteTransaction,
+    Config, Damaged, Database, Migration, POSITIONS, RecordError, Recorder, Replace, Source,
+    Tables, Work, WriteTransaction,
 };
 use microblog_testkit::{PostgresServer, RedisServer};
 use tempfile::TempDir;
@@ -42,6 +42,10 @@ struct Losing {
     is_losing: Arc<AtomicBool>,
     /// What a recovery waits for before it writes, after it has said that it began.
     pause: Option<(Arc<Notify>, Arc<Notify>)>,
+    /// When Redis loses everything: while this partition is filled.
+    emptied_at: Option<Partition>,
+    /// How often PostgreSQL stops a transaction for another one.
+    deadlocks: AtomicUsize,
 }
 
 impl Losing {
@@ -65,11 +69,16 @@ impl Tables for Losing {
 
     fn apply<'a>(
         &'a self,
-        _: &'a mut WriteTransaction,
+        transaction: &'a mut WriteTransaction,
         changes: &'a [Change],
         _: Replace,
     ) -> Work<'a> {
         async {
+            let less = |count: usize| count.checked_sub(1);
+            if self.deadlocks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok() {
+                let deadlock = "DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40P01'; END $$";
+                sqlx::raw_sql(deadlock).execute(&mut **transaction).await?;
+            }
             if changes.iter().any(|change| change.text == "poison") {
                 return Err(microblog_record::Error::Malformed("poison").into());
             }
@@ -85,7 +94,7 @@ impl Tables for Losing {
         async { Ok(()) }.boxed()
     }
 
-    fn restore<'a>(&'a self, _: &'a Database, recovery: Recovery) -> Work<'a> {
+    fn restore<'a>(&'a self, _: &'a Database, recovery: Recovery, _: &'a Damaged) -> Work<'a> {
         async move {
             if let Some((begun, go_on)) = &self.pause {
                 begun.notify_one();
@@ -99,8 +108,15 @@ impl Tables for Losing {
         .boxed()
     }
 
-    fn fill<'a>(&'a self, _: &'a mut WriteTransaction, _: &'a [Partition]) -> Work<'a> {
-        async { Ok(()) }.boxed()
+    fn fill<'a>(&'a self, _: &'a mut WriteTransaction, partitions: &'a [Partition]) -> Work<'a> {
+        async {
+            if self.emptied_at.is_some_and(|at| partitions.contains(&at)) {
+                let mut admin = self.redis.admin().await;
+                let () = redis::cmd("FLUSHALL").query_async(&mut admin).await.unwrap();
+            }
+            Ok(())
+        }
+        .boxed()
     }
 }
 
@@ -154,6 +170,8 @@ impl Setup {
             keyspace: keyspace.ignoring_closed(),
             is_losing: Arc::default(),
             pause: None,
+            emptied_at: None,
+            deadlocks: AtomicUsize::new(0),
         };
         losing(&mut tables);
         Recorder::new("test", self.database(), keyspace, JOURNALS, tables)
@@ -218,6 +236,24 @@ async fn a_paused_recovery_writes_nothing_after_another_one() {
 }
 
 #[tokio::test]
+async fn a_loss_of_what_the_process_has_seen_is_recovered() {
+    let setup = Setup::new().await;
+    let keyspace = setup.keyspace();
+    let (states, partition) = (keyspace.states().clone(), Partition::new(1));
+    let recorder = setup.recorder_of(keyspace, |_| {});
+    recorder.run().await.unwrap();
+    // Lost before it was recorded, with two epochs that other processes began.
+    states.require(partition, "3-7".parse().unwrap());
+    recorder.run().await.unwrap();
+    assert!(states.is_closed(partition));
+    recorder.recover_lost().await.unwrap();
+    recorder.run().await.unwrap();
+    assert!(!states.is_closed(partition));
+    let newest = JOURNALS.newest(&setup.keyspace(), &[partition]).await.unwrap();
+    assert_eq!(newest[0].as_ref().unwrap().version, "4-1".parse().unwrap());
+}
+
+#[tokio::test]
 async fn a_partition_that_cannot_be_recorded_does_not_stop_the_others() {
     let setup = Setup::new().await;
     let keyspace = setup.keyspace();
@@ -242,6 +278,42 @@ async fn a_partition_that_cannot_be_recorded_does_not_stop_the_others() {
     let writer: Option<String> =
         redis::cmd("GET").arg("rel:{2}:writer").query_async(&mut admin).await.unwrap();
     assert_eq!(writer.as_deref(), Some("other"));
+}
+
+#[tokio::test]
+async fn a_step_that_the_database_stops_for_another_one_is_repeated() {
+    let postgres = PostgresServer::start().await;
+    let setup = Setup::with(postgres.url()).await;
+    let (keyspace, partition) = (setup.keyspace(), Partition::new(1));
+    let recorder = setup.recorder(|tables| tables.deadlocks = AtomicUsize::new(3));
+    recorder.run().await.unwrap();
+    let change = Change { version: "1-1".parse().unwrap(), text: "change".to_owned() };
+    assert!(JOURNALS.append(&keyspace, partition, &change).await.unwrap());
+    recorder.run().await.unwrap();
+    let recorded = recorder.record(&[partition]).await.unwrap();
+    assert_eq!(recorded.pages[&partition], [change], "it is the position");
+}
+
+#[tokio::test]
+async fn a_redis_that_is_lost_while_the_database_is_filled_is_not_the_truth() {
+    let setup = Setup::new().await;
+    let lost = Partition::new(40);
+    let done = setup.recorder(|tables| tables.emptied_at = Some(lost)).run().await;
+    assert!(matches!(done, Err(RecordError::Lost(at)) if at < lost), "{done:?}");
+
+    let keyspace = setup.keyspace();
+    let recorder = setup.recorder_of(keyspace.clone(), |_| {});
+    let done = recorder.run().await;
+    assert!(matches!(done, Err(RecordError::RedisMismatch(_))), "{done:?}");
+    let read = redis::cmd("GET").arg("rel:{1}:writer").take();
+    let rejected = keyspace.query::<Option<String>>(read.clone()).await;
+    assert!(matches!(rejected, Err(keyspace::Error::Mismatched)), "{rejected:?}");
+
+    let restore = recorder.begin_restore(Source::Database, false).await.unwrap();
+    let recorded = Partition::new(1);
+    assert!(recorder.restore(&restore, recorded).await.unwrap(), "from the database");
+    assert!(!recorder.restore(&restore, lost).await.unwrap(), "there is nothing to restore");
+    assert_eq!(recorder.record(&[recorded, lost]).await.unwrap().diverged, []);
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Real servers for tests: redis-server (single, cluster, behind Sentinels), PostgreSQL, and
+//! Real servers for tests and benchmarks: redis-server (single, cluster, behind Sentinels), PostgreSQL, and
 //! processes of this project; and certificates. They listen on free ports of 127.0.0.1 and store
 //! their data in temporary directories. They end with the test, even if it is killed. Does not
 //! depend on any service.
@@ -12,6 +12,9 @@ mod certificates;
 mod child_process;
 mod cluster;
 mod cost;
+mod database;
+mod durability;
+pub mod journal_cost;
 mod port;
 mod postgres_server;
 mod process;
@@ -24,8 +27,10 @@ mod wait;
 pub use certificates::{Authority, Certificate, Files};
 pub use cluster::RedisCluster;
 pub use cost::{Cost, CostMeter};
+pub use database::Database;
+pub use durability::{DurabilityBench, DurabilitySetting};
 pub use port::free_port;
-pub use postgres_server::PostgresServer;
+pub use postgres_server::{PostgresServer, TableLocks};
 pub use process::Process;
 pub use redis;
 pub use redis_config::{ADMIN, password};

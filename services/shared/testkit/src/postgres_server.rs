@@ -7,7 +7,7 @@ use std::{
     fs,
     os::unix::process::CommandExt as _,
     path::PathBuf,
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -36,6 +36,9 @@ const SETTINGS: [&str; 11] = [
 /// The script that creates a role and a schema for each service with a database.
 const ROLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../deploy/postgresql/roles.sql");
 
+/// The name of the connections that hold locks.
+const LOCKS: &str = "locks of a test";
+
 /// The services with a database.
 const RECORDED: [&str; 3] = ["user", "relation", "post"];
 
@@ -47,17 +50,33 @@ const RECORDED: [&str; 3] = ["user", "relation", "post"];
 pub struct PostgresServer {
     port: u16,
     installation: Installation,
+    settings: &'static [&'static str],
     directory: TempDir,
     running: Mutex<Option<ChildProcess>>,
+}
+
+/// Locks on tables. Dropping them ends their transaction.
+pub struct TableLocks(Child);
+
+impl Drop for TableLocks {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 impl PostgresServer {
     /// Starts a server with an empty database and waits until it answers.
     pub async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// Starts a server like [`Self::start`] with further settings: `name=value`.
+    pub async fn start_with(settings: &'static [&'static str]) -> Self {
         let installation = Installation::find();
         let mut log = String::new();
         for _ in 0..5 {
-            let server = Self::new(installation.clone());
+            let server = Self::new(installation.clone(), settings);
             // Another process may have taken the port; the server then exits at once.
             if server.run().await {
                 return server;
@@ -67,9 +86,10 @@ impl PostgresServer {
         panic!("PostgreSQL does not start:\n{log}");
     }
 
-    fn new(installation: Installation) -> Self {
+    fn new(installation: Installation, settings: &'static [&'static str]) -> Self {
         let directory = TempDir::with_prefix("microblog-postgres-").expect("make a directory");
-        let server = Self { port: free_port(), installation, directory, running: Mutex::default() };
+        let (port, running) = (free_port(), Mutex::default());
+        let server = Self { port, installation, settings, directory, running };
         server.init_data_dir();
         server
     }
@@ -111,6 +131,26 @@ impl PostgresServer {
         let output = self.psql(url).args(["--command", statements]).output().expect("start psql");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
         if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+    }
+
+    /// Locks tables in a transaction of a superuser, until the value is dropped. Waits until it has
+    /// the locks.
+    pub async fn lock_tables(&self, tables: &[String]) -> TableLocks {
+        let lock = format!("LOCK TABLE {}", tables.join(", "));
+        let mut psql = self.psql(&self.url());
+        // Otherwise the server would sleep on after the end of psql.
+        psql.env("PGAPPNAME", LOCKS)
+            .args(["--command", "SET client_connection_check_interval = '100ms'"]);
+        psql.args(["--command", "BEGIN", "--command", &lock]);
+        psql.args(["--command", "SELECT pg_sleep(600)"]);
+        psql.stdout(Stdio::null()).stderr(Stdio::null());
+        let locks = TableLocks(psql.spawn().expect("start psql"));
+        let sleeping = format!(
+            "SELECT 1 FROM pg_stat_activity WHERE application_name = '{LOCKS}' \
+             AND query LIKE '%pg_sleep%'"
+        );
+        eventually("the tables are locked", PATIENCE, async || self.sql(&sleeping) == "1").await;
+        locks
     }
 
     fn psql(&self, url: &str) -> Command {
@@ -188,7 +228,8 @@ impl PostgresServer {
     }
 
     fn spawn(&self) -> ChildProcess {
-        let settings = SETTINGS.iter().flat_map(|&setting| ["-c".to_owned(), setting.to_owned()]);
+        let settings = SETTINGS.iter().chain(self.settings);
+        let settings = settings.flat_map(|&setting| ["-c".to_owned(), setting.to_owned()]);
         let own = ["-D".to_owned(), self.data().display().to_string()];
         let port = ["-p".to_owned(), self.port.to_string()];
         let args: Vec<String> = own.into_iter().chain(port).chain(settings).collect();
@@ -228,7 +269,8 @@ impl PostgresServer {
         let _ = command.status();
     }
 
-    fn data(&self) -> PathBuf {
+    /// Returns the data directory.
+    pub fn data(&self) -> PathBuf {
         self.directory.path().join("data")
     }
 

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -30,6 +30,7 @@ pub async fn connect(url: &str) -> RedisResult<MultiplexedConnection> {
 /// Dropping it kills it and deletes its data.
 pub struct RedisServer {
     port: u16,
+    tls_port: Option<u16>,
     options: Vec<String>,
     directory: TempDir,
     running: Mutex<Option<ChildProcess>>,
@@ -83,12 +84,15 @@ impl RedisServer {
     }
 
     fn new(options: &[(&str, &str)]) -> Self {
+        let tls_port = options.iter().find(|(name, _)| *name == "tls-port");
+        let tls_port = tls_port.map(|(_, port)| port.parse().expect("a port"));
         let options =
             options.iter().flat_map(|(name, value)| [format!("--{name}"), (*value).into()]);
         let directory = TempDir::with_prefix("microblog-redis-").expect("make a directory");
         write_acl(&directory.path().join("users.acl"));
         write_config(&directory.path().join("redis.conf"));
-        Self { port: free_port(), options: options.collect(), directory, running: Mutex::default() }
+        let (port, options, running) = (free_port(), options.collect(), Mutex::default());
+        Self { port, tls_port, options, directory, running }
     }
 
     /// Returns the port.
@@ -96,7 +100,26 @@ impl RedisServer {
         self.port
     }
 
-    /// Returns the URL for a user of `deploy/redis/users.acl`.
+    /// Returns the directory of its data and its log.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Returns the port for TLS, if it has one.
+    pub(crate) fn tls_port(&self) -> Option<u16> {
+        self.tls_port
+    }
+
+    /// Returns the URL for a user of `deploy/redis/users.acl`, over TLS.
+    ///
+    /// # Panics
+    /// If it has no port for TLS.
+    pub fn tls_url(&self, user: &str) -> String {
+        let port = self.tls_port.expect("a port for TLS");
+        format!("rediss://{}@127.0.0.1:{port}", credentials(user))
+    }
+
+    /// Returns the URL for a user of `deploy/redis/users.acl`, without TLS.
     pub fn url(&self, user: &str) -> String {
         format!("redis://{}@127.0.0.1:{}", credentials(user), self.port)
     }
@@ -111,7 +134,8 @@ impl RedisServer {
         self.connect().await.expect("connect to redis-server")
     }
 
-    async fn connect(&self) -> RedisResult<MultiplexedConnection> {
+    /// Connects as the administrator.
+    pub async fn connect(&self) -> RedisResult<MultiplexedConnection> {
         connect(&self.admin_url()).await
     }
 
@@ -124,6 +148,13 @@ impl RedisServer {
     pub async fn restart(&self) {
         self.kill();
         assert!(self.run().await, "redis-server does not start again:\n{}", self.log());
+    }
+
+    /// Deletes the data of a killed server. The node of a cluster stays in it.
+    pub fn delete_data(&self) {
+        // Neither exists before the first write.
+        let _ = std::fs::remove_dir_all(self.directory().join("appendonlydir"));
+        let _ = std::fs::remove_file(self.directory().join("dump.rdb"));
     }
 
     /// Stops the process (SIGSTOP): connections stay open, and the server does not answer.
@@ -140,16 +171,29 @@ impl RedisServer {
     /// name (`zadd`, `function|load`). Commands inside functions count, and so does the INFO of
     /// this method.
     pub async fn commandstats(&self) -> HashMap<String, u64> {
-        let info: String = redis::cmd("INFO")
-            .arg("commandstats")
-            .query_async(&mut self.admin().await)
-            .await
-            .expect("read commandstats");
+        let info = self.commandstats_text().await;
         let calls = |line: &str| {
             let (name, statistics) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
             Some((name.to_owned(), statistics.split(',').next()?.parse().ok()?))
         };
         info.lines().filter_map(calls).collect()
+    }
+
+    /// Returns the microseconds that the server has spent in functions since the start or the last
+    /// reset.
+    pub async fn function_time(&self) -> f64 {
+        let info = self.commandstats_text().await;
+        let time = |line: &str| {
+            let (_, statistics) = line.strip_prefix("cmdstat_fcall:")?.split_once("usec=")?;
+            statistics.split(',').next()?.parse().ok()
+        };
+        info.lines().find_map(time).unwrap_or(0.0)
+    }
+
+    async fn commandstats_text(&self) -> String {
+        let mut info = redis::cmd("INFO");
+        info.arg("commandstats");
+        info.query_async(&mut self.admin().await).await.expect("read commandstats")
     }
 
     /// Resets the statistics.

@@ -56,7 +56,8 @@ impl Sentinels {
         Self::start_with_timeout(500).await
     }
 
-    async fn start_with_timeout(down_after_ms: u32) -> Self {
+    /// Starts all processes like [`Self::start`], with this `down-after-milliseconds`.
+    pub async fn start_with_timeout(down_after_ms: u32) -> Self {
         let secret = password(ADMIN);
         let auth = [("masteruser", ADMIN), ("masterauth", secret.as_str())];
         let quick = [("repl-diskless-sync-delay", "0")];

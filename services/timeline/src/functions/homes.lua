@@ -192,7 +192,9 @@ end
 --
 -- KEYS: unpushed. ARGV: milliseconds from now, TTL in seconds.
 local function unpushed(keys, args)
-  redis.call('SET', keys[1], integer(now_ms() + tonumber(args[1])), 'EX', args[2])
+  local known = tonumber(redis.call('GET', keys[1])) or 0
+  local until_ms = math.max(known, now_ms() + tonumber(args[1]))
+  redis.call('SET', keys[1], integer(until_ms), 'EX', args[2])
 end
 
 register('tl_push', push)

@@ -17,6 +17,13 @@ local function advance(keys, args)
   return 1
 end
 
+-- Returns whether the stream has the consumer group.
+--
+-- KEYS: stream. ARGV: group.
+local function has_group(keys, args)
+  return redis.pcall('XPENDING', keys[1], args[1]).err and 0 or 1
+end
+
 -- Creates the consumer group if needed. It starts at the oldest entry, so jobs added before it are
 -- not skipped.
 --
@@ -28,5 +35,6 @@ local function create_group(keys, args)
   end
 end
 
+register('tl_has_group', has_group, 'allow-oom')
 register('tl_create_group', create_group, 'allow-oom')
 register('tl_advance', advance, 'allow-oom')

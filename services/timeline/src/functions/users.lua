@@ -1,7 +1,7 @@
 -- User timelines and fan-out states.
 
--- The head of a new user timeline.
-local NEW_HEAD = '\0\0\0\0\0\0\224\255\0\0\0\0\0\0\0\0'
+-- The head of a new user timeline, known down to an id above all posts: 2^53 - 1.
+local NEW_HEAD = '\0\0\0\0\0\0\0\255' .. '\255\255\255\255\255\255\31\0'
 
 -- Returns the post id of the record at an offset.
 local function post_at(timeline, at)
@@ -44,6 +44,38 @@ local function publish(keys, args)
   return { is_new and 1 or 0, timeline and string.byte(timeline) or ON_WRITE }
 end
 
+-- Merges records in the order of posts; those of both once.
+local function merge(ours, theirs)
+  local merged, i, j = {}, 1, 1
+  while i <= #ours and j <= #theirs do
+    local one, other = post_at(ours, i), post_at(theirs, j)
+    if one <= other then
+      merged[#merged + 1] = string.sub(ours, i, i + USER_RECORD - 1)
+      i = i + USER_RECORD
+    else
+      merged[#merged + 1] = string.sub(theirs, j, j + USER_RECORD - 1)
+    end
+    if other <= one then
+      j = j + USER_RECORD
+    end
+  end
+  return table.concat(merged) .. string.sub(ours, i) .. string.sub(theirs, j)
+end
+
+-- Adds the posts of the post service to a user timeline. Posts that were delivered meanwhile stay.
+--
+-- KEYS: user timeline. ARGV: the post down to which there are no others (0: no others at all),
+-- user records of them, oldest first.
+local function complete(keys, args)
+  local timeline = redis.call('GET', keys[1]) or NEW_HEAD
+  local down_to = math.min(struct.unpack('<I8', timeline, 9), tonumber(args[1]))
+  local records = merge(string.sub(timeline, USER_HEAD + 1), args[2])
+  if #records > (USER_MAX + USER_SLACK) * USER_RECORD then
+    records = string.sub(records, -USER_MAX * USER_RECORD)
+  end
+  redis.call('SET', keys[1], string.sub(timeline, 1, 8) .. struct.pack('<I8', down_to) .. records)
+end
+
 -- Sets the fan-out state if it is as expected (compare-and-set).
 --
 -- KEYS: user timeline. ARGV: expected state, new state.
@@ -53,7 +85,7 @@ local function switch_fanout(keys, args)
   if state == tonumber(args[1]) and redis.call('EXISTS', keys[1]) == 1 then
     redis.call('SETRANGE', keys[1], 0, string.char(tonumber(args[2])))
     if tonumber(args[2]) == ON_WRITE then
-      redis.call('SETRANGE', keys[1], 8, struct.pack('<I4', 0))
+      redis.call('SETRANGE', keys[1], 1, struct.pack('<I4', 0))
     end
   end
   return state
@@ -70,15 +102,16 @@ local function fanout_switch_due(keys, args)
   if not state or state == ON_READ then
     return 0
   end
-  local now, last = now_seconds(), struct.unpack('<I4', head, 9)
+  local now, last = now_seconds(), struct.unpack('<I4', head, 2)
   local timeout = tonumber(state == ON_WRITE and args[1] or args[2])
   if last <= now and now - last < timeout then
     return 0
   end
-  redis.call('SETRANGE', keys[1], 8, struct.pack('<I4', now))
+  redis.call('SETRANGE', keys[1], 1, struct.pack('<I4', now))
   return 1
 end
 
 register('tl_publish', publish)
+register('tl_complete', complete)
 register('tl_switch_fanout', switch_fanout, 'allow-oom')
 register('tl_fanout_switch_due', fanout_switch_due, 'allow-oom')

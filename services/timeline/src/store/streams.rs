@@ -84,6 +84,11 @@ impl Store {
         Ok(())
     }
 
+    /// Returns whether the stream has its consumer group. If not, it is new, or Redis has lost it.
+    pub(crate) async fn has_group(&self, stream: &str) -> Result<bool, Error> {
+        self.keyspace.call(Call::new("tl_has_group").key(stream).arg(GROUP)).await
+    }
+
     /// Creates the consumer group if needed. Returns a connection for blocking reads.
     pub(crate) async fn listen(&self, stream: &str) -> Result<DedicatedConnection, Error> {
         self.keyspace.call::<()>(Call::new("tl_create_group").key(stream).arg(GROUP)).await?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use microblog_domain::UserId;
+use microblog_domain::{PostId, Stamp, UserId};
 use microblog_keyspace::{Batch, Call, Error, decode, redis::cmd};
 
 use super::Store;
@@ -41,8 +41,11 @@ pub struct Published {
 pub struct Tail {
     /// Its posts, oldest first.
     pub entries: Vec<Entry>,
-    /// Whether the timeline has no other posts.
-    pub is_complete: bool,
+    /// The post below which posts of the author may be missing; `None` if none are. Above all posts
+    /// if Redis has no timeline of the author.
+    pub known_down_to: Option<PostId>,
+    /// Whether Redis has no other posts of the author.
+    pub is_all: bool,
 }
 
 impl FanoutState {
@@ -93,9 +96,36 @@ impl Store {
         }
         let mut tails = Vec::with_capacity(authors.len());
         for (answer, &author) in self.keyspace.send(batch).await?.into_iter().zip(authors) {
-            tails.push(Tail::read(author, &decode::<Vec<u8>>(answer)?, count));
+            tails.push(Tail::read(author, &decode::<Vec<u8>>(answer)?));
         }
         Ok(tails)
+    }
+
+    /// Adds posts to the user timelines of authors, as the post service has them: in any order, and
+    /// all of these authors down to `known_down_to`, or all. One command per author, all concurrent.
+    pub async fn complete(
+        &self,
+        authors: &[UserId],
+        posts: &[Entry],
+        known_down_to: Option<PostId>,
+    ) -> Result<(), Error> {
+        let mut posts = posts.to_vec();
+        posts.sort_unstable_by_key(|post| (post.author, post.post));
+        let mut batch = Batch::with_capacity(authors.len());
+        for &author in authors {
+            let from = posts.partition_point(|post| post.author < author);
+            let own = posts[from..].iter().take_while(|post| post.author == author);
+            let records: Vec<u8> = own.flat_map(Entry::user_record).collect();
+            let call = Call::new("tl_complete")
+                .key(keys::user(author))
+                .arg(known_down_to.map_or(0, PostId::get))
+                .arg(records);
+            batch.call(author.partition(), call);
+        }
+        for answer in self.keyspace.send(batch).await? {
+            decode::<()>(answer)?;
+        }
+        Ok(())
     }
 
     /// Returns the fan-out states of authors. One command per author, all concurrent.
@@ -138,12 +168,23 @@ impl Store {
 }
 
 impl Tail {
-    // A short read includes the head, which does not decode as a record.
-    fn read(author: UserId, bytes: &[u8], count: Option<usize>) -> Self {
+    // A read of more bytes than the records begins with the head.
+    fn read(author: UserId, bytes: &[u8]) -> Self {
         let (records, _) = bytes.as_chunks::<USER_RECORD>();
         let entries: Vec<_> =
             records.iter().filter_map(|record| Entry::from_user_record(author, record)).collect();
-        let is_complete = count.is_none_or(|count| entries.len() < count);
-        Self { entries, is_complete }
+        let head = records.first().filter(|head| head[7] == HEAD_MARK);
+        let known_down_to = match (head, entries.first()) {
+            (Some(&[.., a, b, c, d, e, f, g, h]), _) => {
+                PostId::new(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
+            }
+            (None, Some(oldest)) => Some(oldest.post),
+            (None, None) => PostId::new(Stamp::END - 1),
+        };
+        let is_all = head.is_some() || bytes.is_empty();
+        Self { entries, known_down_to, is_all }
     }
 }
+
+/// The byte of the head that no record has at its place.
+const HEAD_MARK: u8 = 0xff;

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
 pub(crate) mod pages;
+pub(crate) mod posts;
 pub(crate) mod queue;
 pub(crate) mod relations;
 
@@ -86,9 +87,21 @@ impl System {
         relation_url: String,
         flags: &[&str],
     ) -> Self {
+        Self::with_posts(worker, redis, relation_url, None, flags).await
+    }
+
+    /// Starts a timeline service that also calls a post service.
+    pub(crate) async fn with_posts(
+        worker: Worker,
+        redis: Arc<testkit::Store>,
+        relation_url: String,
+        post_url: Option<&str>,
+        flags: &[&str],
+    ) -> Self {
         let config = config(&redis.url("timeline"), flags);
+        let post = post_url.map(|url| Peer::remote(url, &config.chassis).unwrap());
         let peer = Peer::remote(&relation_url, &config.chassis).unwrap();
-        let service = microblog_timeline::service(&config, peer, worker).await.unwrap();
+        let service = microblog_timeline::service(&config, peer, post, worker).await.unwrap();
         let ready = service.ready.clone();
         let address = run(service, &config.chassis);
         // A new cluster may take a moment.

@@ -15,7 +15,7 @@ use std::{
 
 use microblog_domain::{Partition, Stamp, UserId};
 use microblog_keyspace::{self as keyspace, Recovery};
-use microblog_record::{Database, Error as DatabaseError, RecordError};
+use microblog_record::{Damaged, Database, Error as DatabaseError, RecordError, sql::next_page};
 
 use super::{
     PAGE, redis_failed,
@@ -33,8 +33,8 @@ use crate::{
 /// How far ahead of the time ids may be. Those beyond are from a clock that was wrong.
 const AHEAD_MAX: Duration = Duration::from_secs(5 * 60);
 
-/// The start of the first page.
-const FIRST: Option<u64> = Some(0);
+/// The start of the first page: damaged rows may have negative ids.
+const FIRST: Option<i64> = Some(i64::MIN);
 
 /// The columns with the partition of a row, and with those of its claims.
 const OWN: &str = "partition";
@@ -46,9 +46,10 @@ pub(super) async fn restore(
     accounts: &Accounts,
     database: &Database,
     recovery: Recovery,
+    damaged: &Damaged,
 ) -> Result<(), RecordError> {
-    let restore =
-        Restore { store: &accounts.store, database, recovery, partition: recovery.partition };
+    let (store, partition) = (&accounts.store, recovery.partition);
+    let restore = Restore { store, database, recovery, partition, damaged };
     restore.raise_clock().await?;
     restore.restore_profiles().await?;
     restore.abort_registrations().await?;
@@ -60,6 +61,7 @@ struct Restore<'a> {
     database: &'a Database,
     recovery: Recovery,
     partition: Partition,
+    damaged: &'a Damaged,
 }
 
 /// The claim that an account has by the database, and the end of its hold in Unix ms, or 0.
@@ -183,7 +185,8 @@ impl Restore<'_> {
                 Verdict::RestoreFrom(registration) => pending.push(registration),
                 Verdict::Conflict(other) => {
                     let (id, other) = (owner.account().get(), other.get());
-                    tracing::error!(id, other, "two accounts have the same name or address");
+                    let problem = format!("account {other} has the same name or address");
+                    self.damaged.add("accounts", format!("account={id}"), problem);
                     continue;
                 }
             }
@@ -215,13 +218,11 @@ impl Restore<'_> {
     async fn page<T: Stored + Send>(
         &self,
         column: &'static str,
-        after: u64,
-    ) -> Result<(Vec<(UserId, T)>, Option<u64>), DatabaseError> {
-        let page = rows::page(self.database.writers(), column, self.partition, after, PAGE);
-        let page = self.database.write("SELECT accounts", page).await?;
-        let last = page.last().map(|(id, _): &(UserId, T)| id.get());
-        let next = last.filter(|_| page.len() == PAGE);
-        Ok((page, next))
+        after: i64,
+    ) -> Result<(Vec<(UserId, T)>, Option<i64>), DatabaseError> {
+        let page = rows::page::<T>(self.database, column, self.partition, after, PAGE);
+        let rows = self.database.write("SELECT accounts", page).await?;
+        Ok((self.damaged.decode(T::TABLE, 1, &rows, rows::decode), next_page(&rows, PAGE)))
     }
 }
 

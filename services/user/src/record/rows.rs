@@ -3,12 +3,15 @@
 use std::time::SystemTime;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
-use microblog_domain::{Partition, UserId};
+use microblog_domain::{Partition, Stamp, UserId};
 use microblog_record::{
-    WriteTransaction,
-    sql::{ROWS_MAX, list, number, read, read_id, rows, statement},
+    Database, Replace, WriteTransaction,
+    sql::{
+        ROWS_MAX, check_partition, list, number, read, read_id, read_partition, read_text, rows,
+        statement, text_column,
+    },
 };
-use sqlx::{Any, Row as _, any::AnyRow};
+use sqlx::{Any, any::AnyRow};
 
 use crate::{
     password::Hash,
@@ -19,10 +22,19 @@ use crate::{
 const NONE: i64 = -1;
 
 /// Writes accounts. Each part of a row is replaced by one that is not older.
+///
+/// In a recovery, an end of sessions that is newer than the recorded one may not have followed it:
+/// another session may have ended, and Redis may have lost that. A yet newer end, which Redis lacks,
+/// ends all.
 pub(super) async fn upsert_accounts(
     transaction: &mut WriteTransaction,
     accounts: &[(UserId, StoredAccount)],
+    replace: Replace,
 ) -> Result<(), sqlx::Error> {
+    let ended = match replace {
+        Replace::All => "excluded.sessions_ended",
+        Replace::Older => "excluded.sessions_ended + 1",
+    };
     let newer = |value: &str, version: &str| {
         format!(
             "{value} = CASE WHEN excluded.{version} >= accounts.{version} \
@@ -34,7 +46,10 @@ pub(super) async fn upsert_accounts(
         newer("card_version", "card_version"),
         newer("password", "password_version"),
         newer("password_version", "password_version"),
-        newer("sessions_ended", "sessions_ended"),
+        format!(
+            "sessions_ended = CASE WHEN excluded.sessions_ended > accounts.sessions_ended \
+             THEN {ended} ELSE accounts.sessions_ended END"
+        ),
     ];
     for accounts in accounts.chunks(ROWS_MAX) {
         let text = format!(
@@ -134,40 +149,50 @@ pub(super) async fn forget_freed_names(
 
 /// A row that is read in pages.
 pub(super) trait Stored: Sized {
-    /// The columns, and the table.
-    const SELECT: &str;
+    /// The table.
+    const TABLE: &str;
 
-    /// Decodes the columns after the account.
-    fn decode(row: &AnyRow) -> Result<Self, sqlx::Error>;
+    /// The columns after the account and the partition: texts, and others.
+    const TEXTS: &[&str];
+    const OTHERS: &str;
+
+    /// Decodes the columns.
+    fn decode(id: UserId, row: &AnyRow) -> Result<Self, sqlx::Error>;
 }
 
 impl Stored for StoredAccount {
-    const SELECT: &str = "SELECT account, card, email, password, request, card_version, \
-                          password_version, sessions_ended FROM accounts";
+    const TABLE: &str = "accounts";
+    const TEXTS: &[&str] = &["card", "email", "password", "request"];
+    const OTHERS: &str = "card_version, password_version, sessions_ended";
 
-    fn decode(row: &AnyRow) -> Result<Self, sqlx::Error> {
-        Ok(Self {
-            card: card(row, 1)?,
-            email: row.try_get(2)?,
-            password: Hash::stored(row.try_get(3)?),
-            request: row.try_get(4)?,
-            card_version: read(row, 5)?,
-            password_version: read(row, 6)?,
-            sessions_ended: read(row, 7)?,
-        })
+    fn decode(id: UserId, row: &AnyRow) -> Result<Self, sqlx::Error> {
+        let account = Self {
+            card: card(row, 2)?,
+            email: read_text(row, 3)?,
+            password: Hash::stored(read_text(row, 4)?),
+            request: read_text(row, 5)?,
+            card_version: version(row, 6)?,
+            password_version: version(row, 7)?,
+            sessions_ended: version(row, 8)?,
+        };
+        match account.claims(id) {
+            Some(_) => Ok(account),
+            None => Err(sqlx::Error::Decode("card or address".into())),
+        }
     }
 }
 
 impl Stored for StoredDeletion {
-    const SELECT: &str =
-        "SELECT account, draft, email, held_until, confirmed FROM deleted_accounts";
+    const TABLE: &str = "deleted_accounts";
+    const TEXTS: &[&str] = &["draft", "email"];
+    const OTHERS: &str = "held_until, confirmed";
 
-    fn decode(row: &AnyRow) -> Result<Self, sqlx::Error> {
+    fn decode(_: UserId, row: &AnyRow) -> Result<Self, sqlx::Error> {
         Ok(Self {
-            draft: card(row, 1)?,
-            email: row.try_get(2)?,
-            held_until_ms: read(row, 3)?,
-            is_confirmed: read(row, 4)? == 1,
+            draft: card(row, 2)?,
+            email: read_text(row, 3)?,
+            held_until_ms: read(row, 4)?,
+            is_confirmed: read(row, 5)? == 1,
         })
     }
 }
@@ -175,17 +200,29 @@ impl Stored for StoredDeletion {
 /// Reads a page of rows in the order of their accounts, from behind an account on, where a column
 /// has a partition.
 pub(super) async fn page<T: Stored>(
-    connections: &sqlx::Pool<Any>,
+    database: &Database,
     column: &'static str,
     partition: Partition,
-    after: u64,
+    after: i64,
     count: usize,
-) -> Result<Vec<(UserId, T)>, sqlx::Error> {
-    let text =
-        format!("{} WHERE {column} = $1 AND account > $2 ORDER BY account LIMIT $3", T::SELECT);
-    let query = statement(text).bind(of(partition)).bind(number(after)).bind(count as i64);
-    let rows = query.fetch_all(connections).await?;
-    rows.iter().map(|row| Ok((read_id(row, 0, UserId::new)?, T::decode(row)?))).collect()
+) -> Result<Vec<AnyRow>, sqlx::Error> {
+    let texts = T::TEXTS.iter().map(|text| text_column(database, text));
+    let text = format!(
+        "SELECT account, partition, {}, {} FROM {} WHERE {column} = $1 AND account > $2 \
+         ORDER BY account LIMIT $3",
+        texts.collect::<Vec<_>>().join(", "),
+        T::OTHERS,
+        T::TABLE
+    );
+    let query = statement(text).bind(of(partition)).bind(after).bind(count as i64);
+    query.fetch_all(database.writers()).await
+}
+
+/// Decodes a row of a page.
+pub(super) fn decode<T: Stored>(row: &AnyRow) -> Result<(UserId, T), sqlx::Error> {
+    let id = read_id(row, 0, UserId::new)?;
+    check_partition(read_partition(row, 1)?, id.partition())?;
+    Ok((id, T::decode(id, row)?))
 }
 
 /// Returns those of some accounts that are deleted.
@@ -216,7 +253,8 @@ pub(super) async fn newest_id(
     let mut newest = 0;
     for table in ["accounts", "deleted_accounts"] {
         let text = format!(
-            "SELECT COALESCE(MAX(account), 0) FROM {table} WHERE partition = $1 AND account <= $2"
+            "SELECT COALESCE(MAX(account), 0) FROM {table} WHERE partition = $1 \
+             AND account BETWEEN 1 AND $2"
         );
         let query = statement(text).bind(of(partition)).bind(number(limit));
         newest = newest.max(read(&query.fetch_one(connections).await?, 0)?);
@@ -228,7 +266,10 @@ fn of(partition: Partition) -> i64 {
     partition.number().into()
 }
 
+fn version(row: &AnyRow, column: usize) -> Result<u64, sqlx::Error> {
+    read_id(row, column, Stamp::new).map(Stamp::get)
+}
+
 fn card(row: &AnyRow, column: usize) -> Result<Vec<u8>, sqlx::Error> {
-    let text: String = row.try_get(column)?;
-    BASE64.decode(text).map_err(|error| sqlx::Error::Decode(error.into()))
+    BASE64.decode(read_text(row, column)?).map_err(|error| sqlx::Error::Decode(error.into()))
 }

@@ -132,10 +132,12 @@ impl Store {
         Ok(unlisted)
     }
 
-    /// Returns the oldest 100 registrations of each partition. One round trip.
+    /// Returns the oldest 100 registrations of each partition, except those that lack changes. One
+    /// round trip.
     pub async fn registrations(&self) -> Result<Vec<UserId>, Error> {
         let mut batch = Batch::with_capacity(usize::from(Partition::COUNT));
-        for partition in Partition::all() {
+        let states = self.keyspace.states();
+        for partition in Partition::all().filter(|&at| !states.is_closed(at)) {
             batch.query(partition, pending(partition));
         }
         self.ids(batch).await

@@ -5,50 +5,37 @@ use std::{collections::BTreeMap, time::Duration};
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use microblog_domain::Partition;
 use microblog_record::Recorder;
+pub use microblog_testkit::Database;
 use microblog_testkit::{
-    PostgresServer, Store as Redis, eventually,
+    Store as Redis, eventually,
     redis::{aio::MultiplexedConnection, cmd},
 };
 use microblog_user::{AccountTables, Accounts, Store};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection as _, Row as _, any::AnyRow};
-use tempfile::TempDir;
 
 use super::{PATIENCE, accounts_with_hold, config};
-
-/// A database, removed when dropped.
-pub enum Database {
-    Sqlite(TempDir),
-    Postgres(PostgresServer),
-}
 
 /// What is recorded of an account, besides its versions: card, address, password hash, request.
 pub type Row = [String; 4];
 
-impl Database {
-    pub fn sqlite() -> Self {
-        Self::Sqlite(TempDir::with_prefix("microblog-record-").unwrap())
-    }
+/// What a database has of accounts.
+pub trait Record {
+    /// Returns rows; none if the database is away, or without tables.
+    async fn query(&self, statement: String) -> Vec<AnyRow>;
 
-    pub async fn postgres() -> Self {
-        Self::Postgres(PostgresServer::start().await)
-    }
+    /// Changes a row by a statement.
+    async fn change(&self, statement: &str);
 
-    pub fn url(&self) -> String {
-        match self {
-            Self::Sqlite(directory) => {
-                format!("sqlite://{}/user.db?mode=rwc", directory.path().display())
-            }
-            Self::Postgres(server) => server.url(),
-        }
-    }
+    /// Returns the recorded accounts.
+    async fn accounts(&self) -> BTreeMap<u64, Row>;
 
-    pub fn flag(&self) -> String {
-        format!("--database-url={}", self.url())
-    }
+    /// Waits until the database has exactly these accounts, as they are in Redis.
+    async fn has(&self, redis: &Redis, ids: &[u64]);
+}
 
-    pub async fn query(&self, statement: String) -> Vec<AnyRow> {
+impl Record for Database {
+    async fn query(&self, statement: String) -> Vec<AnyRow> {
         sqlx::any::install_default_drivers();
-        // It may be away, or without tables.
         let Ok(mut connection) = AnyConnection::connect(&self.url()).await else {
             return Vec::new();
         };
@@ -56,7 +43,13 @@ impl Database {
         rows.unwrap_or_default()
     }
 
-    pub async fn accounts(&self) -> BTreeMap<u64, Row> {
+    async fn change(&self, statement: &str) {
+        let mut connection = AnyConnection::connect(&self.url()).await.unwrap();
+        let statement = sqlx::query(AssertSqlSafe(statement.to_owned()));
+        assert_eq!(statement.execute(&mut connection).await.unwrap().rows_affected(), 1);
+    }
+
+    async fn accounts(&self) -> BTreeMap<u64, Row> {
         let text = "SELECT account, card, email, password, request FROM accounts";
         let row = |row: &AnyRow| {
             (row.get::<i64, _>(0) as u64, [1, 2, 3, 4].map(|column| row.get::<String, _>(column)))
@@ -64,8 +57,7 @@ impl Database {
         self.query(text.to_owned()).await.iter().map(row).collect()
     }
 
-    /// Waits until the database has exactly these accounts, as they are in Redis.
-    pub async fn has(&self, redis: &Redis, ids: &[u64]) {
+    async fn has(&self, redis: &Redis, ids: &[u64]) {
         let expected = stored(redis, ids).await;
         eventually("the changes are recorded", PATIENCE, async || {
             self.accounts().await == expected

@@ -141,11 +141,11 @@ local function now_stamp(id)
   return integer(stamp_at(now_ticks(), math.floor(tonumber(id) / 4) % 1024))
 end
 
--- Returns a stamp for an end in a partition of an id: at least that of each beginning, also while the
--- clock is ahead of the time. It may not be unique. Needs GET and TIME.
+-- Returns a stamp for an end in a partition of an id: at least that of each beginning, and below that of
+-- each later one. It is not unique. Needs GET.
 local function end_stamp(clock, id)
-  local tick = math.max(now_ticks(), tonumber(redis.call('GET', clock) or 0))
-  return integer(stamp_at(tick, math.floor(tonumber(id) / 4) % 1024))
+  local last = math.max(1, tonumber(redis.call('GET', clock) or 0))
+  return integer(stamp_at(last, math.floor(tonumber(id) / 4) % 1024))
 end
 
 -- Prepares and issues `count` stamps of a partition.

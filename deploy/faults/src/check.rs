@@ -1,0 +1,42 @@
+//! The check after a fault: reads everything back through the gateway, and compares it with what the
+//! clients were answered.
+
+mod invariants;
+mod read_back;
+
+use std::{rc::Rc, time::Duration};
+
+use anyhow::Result;
+use tokio::time::{Instant, sleep};
+
+use self::{invariants::Findings, read_back::World};
+use crate::{load::Shared, model::Loss};
+
+/// Fan-out and sweepers may take this long.
+const SETTLED: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// What a check has found.
+#[derive(Clone, Debug)]
+pub(crate) struct Checked {
+    /// The number of subjects and of further comparisons.
+    pub(crate) comparisons: usize,
+    /// Acknowledged changes that the permitted losses have taken.
+    pub(crate) lost: usize,
+    pub(crate) violations: Vec<String>,
+}
+
+/// Checks all invariants, until they hold or have had their time.
+#[expect(clippy::await_holding_refcell_ref, reason = "the clients, which change it, have ended")]
+pub(crate) async fn check(gateway: &str, shared: &Rc<Shared>, losses: &[Loss]) -> Result<Checked> {
+    let deadline = Instant::now() + SETTLED;
+    loop {
+        let world = World::read(gateway, &shared.model.borrow()).await?;
+        let found = Findings::of(&shared.model.borrow(), &world, losses);
+        if found.violations.is_empty() || Instant::now() >= deadline {
+            let Findings { comparisons, lost, violations } = found;
+            return Ok(Checked { comparisons, lost, violations });
+        }
+        sleep(PAUSE).await;
+    }
+}

@@ -1,0 +1,241 @@
+//! The invariants, which compare what is stored with the model, and with itself.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
+};
+
+use super::read_back::{Account, Post, World};
+use crate::model::{Loss, Model, State, Subject, present};
+
+/// What a comparison has found.
+#[derive(Default)]
+pub(super) struct Findings {
+    pub(super) comparisons: usize,
+    pub(super) lost: usize,
+    pub(super) violations: Vec<String>,
+}
+
+impl Findings {
+    /// Checks all invariants.
+    pub(super) fn of(model: &Model, world: &World, losses: &[Loss]) -> Self {
+        let mut findings = Self { violations: model.anomalies(losses), ..Self::default() };
+        findings.equal("ids that were issued twice", &model.repeated_ids(), &Vec::new());
+        let stored = Stored::of(world);
+        for subject in model.subjects() {
+            if stored.has_parties(model, subject) {
+                let state = stored.states.get(subject).cloned();
+                findings.state(model, subject, state, losses);
+            }
+        }
+        findings.unexpected(model, &stored);
+        findings.exactly_once(model, world);
+        for account in world.0.values() {
+            findings.lists(model, account, world);
+            findings.home(account, world);
+        }
+        findings
+    }
+
+    fn equal<T: PartialEq + Debug>(&mut self, what: &str, found: &T, expected: &T) {
+        self.comparisons += 1;
+        if found != expected {
+            self.violations.push(format!("{what}: {found:?} in place of {expected:?}"));
+        }
+    }
+
+    /// Every acknowledged change is there, and none that was rejected, deleted or ended.
+    fn state(&mut self, model: &Model, subject: &Subject, state: State, losses: &[Loss]) {
+        self.comparisons += 1;
+        let possible = model.possible(subject, losses);
+        if !possible.contains(&state) {
+            let text = format!("{subject:?} is {state:?}, and may only be {possible:?}");
+            self.violations.push(text);
+        } else if !model.possible(subject, &[]).contains(&state) {
+            self.lost += 1;
+        }
+    }
+
+    /// Nothing is stored that no client has written.
+    fn unexpected(&mut self, model: &Model, stored: &Stored<'_>) {
+        let known: BTreeSet<&Subject> = model.subjects().collect();
+        for subject in stored.states.keys() {
+            // An account that never changed its profile has an empty one.
+            let is_default = matches!(subject, Subject::Profile(_));
+            if !is_default && !known.contains(subject) {
+                self.violations.push(format!("no client has written {subject:?}"));
+            }
+        }
+    }
+
+    /// Each text is stored once, with the id that the call returned.
+    fn exactly_once(&mut self, model: &Model, world: &World) {
+        let mut found: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+        for (name, account) in &world.0 {
+            found.entry(name).or_default().push(account.id);
+            for post in &account.posts {
+                found.entry(&post.text).or_default().push(post.id);
+                for (id, text) in &post.comments {
+                    found.entry(text).or_default().push(*id);
+                }
+            }
+        }
+        for (what, ids) in found {
+            let expected = model.id(what).unwrap_or(ids[0]);
+            self.equal(&format!("the ids of `{what}`"), &ids, &vec![expected]);
+        }
+    }
+
+    /// Both sides of edges agree, and counts equal lists.
+    fn lists(&mut self, model: &Model, account: &Account, world: &World) {
+        let id = account.id;
+        let exists = |id: &u64| world.0.values().any(|account| account.id == *id);
+        let with = |lists: fn(&Account) -> &Vec<u64>| {
+            let others = world.0.values().filter(|other| lists(other).contains(&id));
+            others.map(|other| other.id).collect::<BTreeSet<_>>()
+        };
+        let set = |list: &[u64]| list.iter().copied().collect::<BTreeSet<_>>();
+        let (following, followers) = (set(&account.following), set(&account.followers));
+        self.equal(&format!("followers of {id}"), &followers, &with(|other| &other.following));
+        self.equal(&format!("following of {id}"), &following, &with(|other| &other.followers));
+        let mutuals = following.intersection(&followers).count() as u64;
+        // Entries of lost accounts count, and are not listed.
+        let counted = |count: u64, shown: usize, party: &dyn Fn(&Subject) -> Option<u64>| {
+            let is_lost = |subject: &&Subject| party(subject).is_some_and(|id| !exists(&id));
+            let (lost, shown) = (model.subjects().filter(is_lost).count() as u64, shown as u64);
+            count.clamp(shown, shown + lost)
+        };
+        let counts = &account.counts;
+        let followed = |subject: &Subject| match subject {
+            Subject::Follow(from, to) if *from == id => Some(*to),
+            _ => None,
+        };
+        let follower = |subject: &Subject| match subject {
+            Subject::Follow(from, to) if *to == id => Some(*from),
+            _ => None,
+        };
+        self.equal(
+            &format!("counts of following, followers, mutuals and posts of {id}"),
+            &[counts.following, counts.followers, counts.mutuals, account.post_count],
+            &[
+                counted(counts.following, account.following.len(), &followed),
+                counted(counts.followers, account.followers.len(), &follower),
+                mutuals,
+                account.posts.len() as u64,
+            ],
+        );
+        for blocked in &account.blocks {
+            let edge = following.contains(blocked) || followers.contains(blocked);
+            self.equal(&format!("a follow between {id} and {blocked}, blocked"), &edge, &false);
+        }
+        for post in &account.posts {
+            let reposts = world.0.values().flat_map(|other| &other.posts);
+            let reposts = reposts.filter(|other| other.root_id == post.id).count();
+            let liker = |subject: &Subject| match subject {
+                Subject::Like(user, of) if *of == post.id => Some(*user),
+                _ => None,
+            };
+            let is_repost =
+                |text: &str| model.posts.get(text).is_some_and(|it| it.root == Some(post.id));
+            let reposter = |subject: &Subject| match subject {
+                Subject::Post(author, text) if is_repost(text) => Some(*author),
+                _ => None,
+            };
+            let commenter = |subject: &Subject| match subject {
+                Subject::Comment(of, text) if *of == post.id => model.commenters.get(text).copied(),
+                _ => None,
+            };
+            self.equal(
+                &format!("counts of likes, comments and reposts of {}", post.id),
+                &[post.likes, post.comment_count, post.reposts],
+                &[
+                    counted(post.likes, post.likers.len(), &liker),
+                    counted(post.comment_count, post.comments.len(), &commenter),
+                    counted(post.reposts, reposts, &reposter),
+                ],
+            );
+            let likers = set(&post.likers).len();
+            self.equal(&format!("distinct likers of {}", post.id), &likers, &post.likers.len());
+        }
+    }
+
+    /// The home timeline has each post of the account and of those it follows once, and no other.
+    fn home(&mut self, account: &Account, world: &World) {
+        let hidden: BTreeSet<u64> = account.blocks.iter().chain(&account.mutes).copied().collect();
+        let blocked_by =
+            world.0.values().filter(|other| other.blocks.contains(&account.id)).map(|it| it.id);
+        let hidden: BTreeSet<u64> = hidden.into_iter().chain(blocked_by).collect();
+        let shown: BTreeSet<u64> = account.following.iter().copied().chain([account.id]).collect();
+        let authors: BTreeMap<u64, u64> =
+            all_posts(world).map(|(author, post)| (post.id, author)).collect();
+        // A post of a hidden author may hide its reposts.
+        let is_certain = |post: &Post| {
+            post.root_id == 0 || authors.get(&post.root_id).is_some_and(|it| !hidden.contains(it))
+        };
+        let of_shown = all_posts(world)
+            .filter(|(author, _)| shown.contains(author) && !hidden.contains(author));
+        let (certain, others): (Vec<_>, Vec<_>) = of_shown.partition(|(_, post)| is_certain(post));
+        let id = |(_, post): (u64, &Post)| post.id;
+        let others: BTreeSet<u64> = others.into_iter().map(id).collect();
+        let mut expected: Vec<u64> = certain.into_iter().map(id).collect();
+        let mut found: Vec<u64> =
+            account.home.iter().map(|(id, _)| *id).filter(|id| !others.contains(id)).collect();
+        expected.sort_unstable();
+        found.sort_unstable();
+        self.equal(&format!("the home timeline of {}", account.id), &found, &expected);
+    }
+}
+
+fn all_posts(world: &World) -> impl Iterator<Item = (u64, &Post)> {
+    world.0.values().flat_map(|account| account.posts.iter().map(|post| (account.id, post)))
+}
+
+/// What is stored, by subject.
+struct Stored<'a> {
+    states: BTreeMap<Subject, String>,
+    accounts: BTreeSet<u64>,
+    posts: BTreeMap<u64, &'a Post>,
+}
+
+impl<'a> Stored<'a> {
+    fn of(world: &'a World) -> Self {
+        let mut states = BTreeMap::new();
+        let mut add = |subject, state: State| {
+            if let Some(state) = state {
+                states.insert(subject, state);
+            }
+        };
+        for (name, account) in &world.0 {
+            let id = account.id;
+            add(Subject::Account(name.clone()), present());
+            add(Subject::Profile(id), Some(account.bio.clone()).filter(|bio| !bio.is_empty()));
+            account.following.iter().for_each(|it| add(Subject::Follow(id, *it), present()));
+            account.blocks.iter().for_each(|it| add(Subject::Block(id, *it), present()));
+            account.mutes.iter().for_each(|it| add(Subject::Mute(id, *it), present()));
+            for post in &account.posts {
+                add(Subject::Post(id, post.text.clone()), present());
+                post.likers.iter().for_each(|it| add(Subject::Like(*it, post.id), present()));
+                for (_, text) in &post.comments {
+                    add(Subject::Comment(post.id, text.clone()), present());
+                }
+            }
+        }
+        let accounts = world.0.values().map(|account| account.id).collect();
+        let posts = all_posts(world).map(|(_, post)| (post.id, post)).collect();
+        Self { states, accounts, posts }
+    }
+
+    /// Returns whether the accounts and the post of a subject exist: without them, it does not.
+    fn has_parties(&self, model: &Model, subject: &Subject) -> bool {
+        let has = |id: &u64| self.accounts.contains(id);
+        match subject {
+            Subject::Account(_) => true,
+            Subject::Profile(id) | Subject::Post(id, _) => has(id),
+            Subject::Follow(a, b) | Subject::Block(a, b) | Subject::Mute(a, b) => has(a) && has(b),
+            Subject::Like(user, post) => has(user) && self.posts.contains_key(post),
+            Subject::Comment(post, text) => {
+                model.commenters.get(text).is_none_or(has) && self.posts.contains_key(post)
+            }
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! Time in milliseconds since the Unix epoch, as Redis and the databases have it.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Milliseconds since the Unix epoch.
+pub(crate) type Millis = u64;
+
+/// Returns the time.
+pub(crate) fn now() -> Millis {
+    millis(SystemTime::now())
+}
+
+/// Parses a time such as `2026-11-24T11:00:00.123Z`.
+pub(crate) fn parse(text: &str) -> Option<Millis> {
+    humantime::parse_rfc3339(text).ok().map(millis)
+}
+
+fn millis(time: SystemTime) -> Millis {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as Millis
+}

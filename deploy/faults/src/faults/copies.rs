@@ -1,0 +1,36 @@
+//! A store starts with an older copy of its data.
+
+use anyhow::{Result, ensure};
+
+use super::redis_loss::lose_and_restore;
+use crate::trial::{Bite, Trial};
+
+/// Redis starts with an older copy of its files, and settles itself.
+pub(super) async fn old_redis(trial: &mut Trial) -> Result<Bite> {
+    trial.before().await;
+    let copy = trial.system.redis.copy()?;
+    trial.meanwhile().await;
+    let since = trial.load.shared.log.len();
+    trial.system.redis.kill_and_change(|directory| copy.put_back(directory)).await?;
+    trial.after().await;
+    let found = trial.system.logged("redis lacks recorded changes");
+    let log = &trial.load.shared.log;
+    let (recovering, unknown) = (log.count("RECOVERING", since), log.unknown(since));
+    let seen = format!(
+        "lost changes, found {found} times, {recovering} calls RECOVERING, {unknown} unknown outcomes"
+    );
+    Ok(Bite::seen_if(found > 0, seen))
+}
+
+/// The database is replaced by an older copy, and is written anew from Redis: Redis can then be
+/// restored from it.
+pub(super) async fn old_database(trial: &mut Trial) -> Result<Bite> {
+    trial.before().await;
+    let copy = trial.system.copy_database().await?;
+    trial.meanwhile().await;
+    let is_older = trial.system.put_back_database(&copy).await?;
+    ensure!(is_older, "the copy of the database has all that the database had");
+    trial.after().await;
+    trial.system.wait_until_recorded().await?;
+    lose_and_restore(trial).await
+}

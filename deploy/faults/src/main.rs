@@ -1,0 +1,31 @@
+//! `microblog-faults`: a suite of faults. It starts the real programs, drives them with clients that
+//! log each call and its outcome, injects a fault, heals it, reads everything back, and checks that
+//! the clients got what they were promised.
+
+mod check;
+mod clock;
+mod faults;
+mod load;
+mod model;
+mod report;
+mod run;
+mod system;
+mod trial;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use tokio::{runtime::Builder, task::LocalSet};
+
+fn main() -> ExitCode {
+    let args = run::Args::parse();
+    let outcome = Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(Into::into)
+        .and_then(|runtime| LocalSet::new().block_on(&runtime, run::run(args)));
+    outcome.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::from(2)
+    })
+}

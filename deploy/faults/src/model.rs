@@ -1,0 +1,281 @@
+//! What must be stored, according to the calls of the clients. Shares no code with the services.
+//!
+//! A client makes the changes of a subject one after the other. A change that is done sets the state
+//! of the subject. One whose outcome is unknown makes both states possible. A rejected one is
+//! forgotten.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::clock::Millis;
+
+/// What a change is about. Accounts and posts by their ids.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Subject {
+    /// An account, by its name.
+    Account(String),
+    Profile(u64),
+    Follow(u64, u64),
+    Block(u64, u64),
+    Mute(u64, u64),
+    /// A post, by its author and its unique text.
+    Post(u64, String),
+    /// A like of a post by an account.
+    Like(u64, u64),
+    /// A comment on a post, by its unique text.
+    Comment(u64, String),
+}
+
+/// The state of a subject: `None` if it is absent. Edges and likes have no text.
+pub(crate) type State = Option<String>;
+
+/// The state of an edge or a like that exists.
+pub(crate) fn present() -> State {
+    Some(String::new())
+}
+
+/// A change of some subjects by one call, which may have been repeated.
+struct Change {
+    began: Millis,
+    /// When it was acknowledged.
+    done: Option<Millis>,
+    state: State,
+}
+
+/// A loss of acknowledged changes that the durability level permits.
+#[derive(Clone, Debug)]
+pub(crate) struct Loss {
+    /// Changes that began later are not lost.
+    pub(crate) until: Millis,
+    /// Changes that were acknowledged earlier are not lost: by service and partition.
+    pub(crate) since: Since,
+}
+
+/// The start of a loss.
+#[derive(Clone, Debug)]
+pub(crate) enum Since {
+    /// In each partition of a service.
+    Partitions(BTreeMap<(String, u64), Millis>),
+    /// Everywhere.
+    All(Millis),
+}
+
+/// The identifier of a change until its outcome is known.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pending(usize);
+
+/// What is known of a post.
+#[derive(Clone, Debug)]
+pub(crate) struct Post {
+    pub(crate) id: u64,
+    pub(crate) author: u64,
+    /// The post that it repeats.
+    pub(crate) root: Option<u64>,
+}
+
+/// The expected state of everything.
+#[derive(Default)]
+pub(crate) struct Model {
+    changes: Vec<Option<Change>>,
+    subjects: BTreeMap<Subject, Vec<usize>>,
+    /// The ids that acknowledged calls returned: of accounts by name, of posts and comments by text.
+    ids: BTreeMap<String, u64>,
+    pub(crate) posts: BTreeMap<String, Post>,
+    /// The authors of comments, by text.
+    pub(crate) commenters: BTreeMap<String, u64>,
+    /// Ids that differ between answers.
+    differing_ids: Vec<String>,
+    /// Blocks, each with the number of changes at a moment when a call ignored it.
+    ignored: Vec<(Subject, usize)>,
+    acknowledged: u64,
+}
+
+impl Model {
+    /// Begins a change. Until its outcome is known, both states are possible.
+    pub(crate) fn begin(&mut self, now: Millis, effects: &[(Subject, State)]) -> Vec<Pending> {
+        let begin = |(subject, state): &(Subject, State)| {
+            let index = self.changes.len();
+            self.changes.push(Some(Change { began: now, done: None, state: state.clone() }));
+            self.subjects.entry(subject.clone()).or_default().push(index);
+            Pending(index)
+        };
+        effects.iter().map(begin).collect()
+    }
+
+    /// Ends a change that was acknowledged.
+    pub(crate) fn acknowledge(&mut self, now: Millis, pending: &[Pending]) {
+        self.acknowledged += 1;
+        for Pending(index) in pending {
+            if let Some(change) = &mut self.changes[*index] {
+                change.done = Some(now);
+            }
+        }
+    }
+
+    /// Forgets a change that was rejected.
+    pub(crate) fn reject(&mut self, pending: &[Pending]) {
+        for Pending(index) in pending {
+            self.changes[*index] = None;
+        }
+    }
+
+    /// Remembers the id that a call returned for an account, a post or a comment.
+    pub(crate) fn issue(&mut self, what: &str, id: u64) {
+        match self.ids.insert(what.to_owned(), id) {
+            Some(before) if before != id => {
+                self.differing_ids.push(format!("`{what}` has two ids: {before} and {id}"));
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns the number of acknowledged calls.
+    pub(crate) fn acknowledged(&self) -> u64 {
+        self.acknowledged
+    }
+
+    /// Returns the id of an account, a post or a comment, if a call returned it.
+    pub(crate) fn id(&self, what: &str) -> Option<u64> {
+        self.ids.get(what).copied()
+    }
+
+    /// Notes that a call succeeded which this block forbids, if it is there.
+    pub(crate) fn ignore(&mut self, block: Subject) {
+        if self.certain(&block) == Some(present()) {
+            self.ignored.push((block, self.changes.len()));
+        }
+    }
+
+    /// Returns what no client may see.
+    pub(crate) fn anomalies(&self, losses: &[Loss]) -> Vec<String> {
+        let is_there = |(block, changes): &&(Subject, usize)| {
+            self.possible_after(block, losses, *changes) == BTreeSet::from([present()])
+        };
+        let ignored = self.ignored.iter().filter(is_there);
+        let ignored = ignored.map(|(block, _)| format!("a follow in spite of {block:?}"));
+        self.differing_ids.iter().cloned().chain(ignored).collect()
+    }
+
+    /// Returns the ids that were issued twice.
+    pub(crate) fn repeated_ids(&self) -> Vec<u64> {
+        let mut seen = BTreeSet::new();
+        self.ids.values().copied().filter(|id| !seen.insert(*id)).collect()
+    }
+
+    /// Returns all subjects.
+    pub(crate) fn subjects(&self) -> impl Iterator<Item = &Subject> {
+        self.subjects.keys()
+    }
+
+    /// Returns the only possible state, or `None` if there are several.
+    pub(crate) fn certain(&self, subject: &Subject) -> Option<State> {
+        let mut states = self.possible(subject, &[]);
+        if states.len() == 1 { states.pop_first() } else { None }
+    }
+
+    /// Returns whether a subject may exist.
+    pub(crate) fn may_exist(&self, subject: &Subject) -> bool {
+        self.possible(subject, &[]).iter().any(Option::is_some)
+    }
+
+    /// Returns the possible states of a subject after these losses.
+    pub(crate) fn possible(&self, subject: &Subject, losses: &[Loss]) -> BTreeSet<State> {
+        self.possible_after(subject, losses, self.changes.len())
+    }
+
+    /// Returns the possible states after the first changes.
+    fn possible_after(
+        &self,
+        subject: &Subject,
+        losses: &[Loss],
+        changes: usize,
+    ) -> BTreeSet<State> {
+        let mut possible = BTreeSet::from([None]);
+        let indices = self.subjects.get(subject).map(Vec::as_slice).unwrap_or_default();
+        let indices = indices.iter().filter(|index| **index < changes);
+        for change in indices.filter_map(|index| self.changes[*index].as_ref()) {
+            let survives = change.done.is_some_and(|done| {
+                !losses.iter().any(|loss| self.may_lose(loss, subject, change.began, done))
+            });
+            if survives {
+                possible.clear();
+            }
+            possible.insert(change.state.clone());
+        }
+        possible
+    }
+
+    fn may_lose(&self, loss: &Loss, subject: &Subject, began: Millis, done: Millis) -> bool {
+        let since = match &loss.since {
+            Since::All(since) => *since,
+            Since::Partitions(since) => {
+                let (service, id) = self.place(subject);
+                let partition = (id >> 2) % 1_024;
+                since.get(&(service.to_owned(), partition)).copied().unwrap_or_default()
+            }
+        };
+        began < loss.until && done >= since
+    }
+
+    /// Returns the service that owns a subject, and an id in its partition.
+    fn place(&self, subject: &Subject) -> (&'static str, u64) {
+        match subject {
+            Subject::Account(name) => ("user", self.id(name).unwrap_or_default()),
+            Subject::Profile(user) => ("user", *user),
+            Subject::Follow(user, _) | Subject::Block(user, _) | Subject::Mute(user, _) => {
+                ("relation", *user)
+            }
+            Subject::Post(author, _) => ("post", *author),
+            Subject::Like(_, post) | Subject::Comment(post, _) => ("post", *post),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EDGE: Subject = Subject::Follow(4, 8);
+
+    fn follow(model: &mut Model, began: Millis, done: Option<Millis>, state: State) {
+        let pending = model.begin(began, &[(EDGE, state)]);
+        if let Some(done) = done {
+            model.acknowledge(done, &pending);
+        }
+    }
+
+    #[test]
+    fn an_unknown_outcome_leaves_both_states() {
+        let mut model = Model::default();
+        follow(&mut model, 1, Some(2), present());
+        assert_eq!(model.certain(&EDGE), Some(present()));
+        follow(&mut model, 3, None, None);
+        assert_eq!(model.possible(&EDGE, &[]), [None, present()].into());
+        follow(&mut model, 5, Some(6), None);
+        assert_eq!(model.certain(&EDGE), Some(None));
+    }
+
+    #[test]
+    fn a_rejected_change_has_no_effect() {
+        let mut model = Model::default();
+        let pending = model.begin(1, &[(EDGE, present())]);
+        model.reject(&pending);
+        assert_eq!(model.certain(&EDGE), Some(None));
+    }
+
+    #[test]
+    fn a_loss_concerns_changes_of_its_time_and_partition() {
+        let mut model = Model::default();
+        follow(&mut model, 1, Some(2), present());
+        follow(&mut model, 8, Some(9), None);
+        let loss = |partition, since, until| {
+            let since = Since::Partitions([(("relation".to_owned(), partition), since)].into());
+            [Loss { until, since }]
+        };
+        let possible = |losses: [Loss; 1]| model.possible(&EDGE, &losses);
+        assert_eq!(possible(loss(1, 5, 20)), [None, present()].into());
+        assert_eq!(possible(loss(1, 10, 20)), [None].into());
+        assert_eq!(possible(loss(1, 5, 8)), [None].into());
+        // Nothing of another partition is known to be recorded.
+        assert_eq!(possible(loss(2, 10, 20)), [None, present()].into());
+    }
+}

@@ -1,0 +1,118 @@
+//! What an operator runs: `microblog restore` and `microblog verify`; and health checks.
+
+use std::{collections::BTreeMap, process::Command, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use microblog_local::{launch::program, remote};
+use microblog_testkit::{PATIENCE, PostgresServer, eventually};
+use tokio::{task::spawn_blocking, time::Instant};
+
+use super::System;
+use crate::clock::{self, Millis};
+
+/// A violation may be a step that a sweeper has yet to complete.
+const SETTLED: Duration = Duration::from_secs(60);
+
+/// The time of the last recorded change of each partition of a service.
+pub(crate) type RecordedAt = BTreeMap<(String, u64), Millis>;
+
+impl System {
+    /// Waits until all servers are SERVING.
+    pub(crate) async fn wait_until_serving(&self) {
+        for url in self.urls().all() {
+            eventually(&format!("the server at {url} is SERVING"), PATIENCE, async || {
+                let Ok(channel) = remote::channel(url) else { return false };
+                remote::is_serving(channel).await.unwrap_or_default()
+            })
+            .await;
+        }
+    }
+
+    /// Restores Redis from the databases.
+    pub(crate) async fn restore(&self) -> Result<RecordedAt> {
+        let (success, text) = self.run("restore", &["--verbose"]).await?;
+        ensure!(success, "microblog restore failed:\n{text}");
+        text.lines().filter(|line| line.contains(": recorded up to ")).map(recorded_at).collect()
+    }
+
+    /// Waits until the databases have all partitions. Before that, there is nothing to restore.
+    pub(crate) async fn wait_until_filled(&self) {
+        eventually("the databases are filled", PATIENCE, async || self.restore().await.is_ok())
+            .await;
+    }
+
+    /// Waits until the database has the changes that Redis has now.
+    pub(crate) async fn wait_until_recorded(&self) -> Result<()> {
+        let Some(postgres) = self.database.server() else {
+            // Only the services can read SQLite's files. A restore of what has lost nothing records
+            // what the journals have.
+            return self.restore().await.map(drop);
+        };
+        let newest = self.redis.newest_changes().await?;
+        eventually("the database has the changes of Redis", SETTLED, async || {
+            let recorded = recorded_versions(postgres);
+            newest.iter().all(|(at, version)| recorded.get(at) >= Some(version))
+        })
+        .await;
+        Ok(())
+    }
+
+    /// Waits until `microblog verify` finds no violation.
+    pub(crate) async fn verify(&self) -> Result<()> {
+        let deadline = Instant::now() + SETTLED;
+        loop {
+            let (success, text) = self.run("verify", &[]).await?;
+            if success {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "microblog verify:\n{text}");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    /// Runs a command of the launcher on this system. Returns whether it succeeded, and its output.
+    async fn run(&self, name: &str, flags: &[&str]) -> Result<(bool, String)> {
+        let urls = self.urls();
+        let mut command = Command::new(program("microblog")?);
+        command.arg(name).args(flags);
+        for (name, url) in [
+            ("MICROBLOG_USER_URL", &urls.user),
+            ("MICROBLOG_RELATION_URL", &urls.relation),
+            ("MICROBLOG_POST_URL", &urls.post),
+            ("MICROBLOG_TIMELINE_URL", &urls.timeline),
+        ] {
+            command.env(name, url);
+        }
+        let output = spawn_blocking(move || command.output()).await??;
+        let text = [output.stdout, output.stderr].concat();
+        Ok((output.status.success(), String::from_utf8_lossy(&text).into_owned()))
+    }
+}
+
+/// Parses a line such as `user 7 restored: recorded up to 1-5, 2026-11-24T11:00:00.123Z`.
+fn recorded_at(line: &str) -> Result<((String, u64), Millis)> {
+    let parse = || {
+        let (partition, recorded) = line.split_once(": recorded up to ")?;
+        let mut words = partition.split(' ');
+        let key = (words.next()?.to_owned(), words.next()?.parse().ok()?);
+        let (_version, time) = recorded.split_once(", ")?;
+        let time = if time == "none" { Some(0) } else { clock::parse(time) };
+        Some((key, time?))
+    };
+    parse().with_context(|| format!("not a line of microblog restore: {line}"))
+}
+
+/// Returns the recorded version of each partition, by the prefix of the service's keys and the
+/// partition.
+fn recorded_versions(postgres: &PostgresServer) -> BTreeMap<(String, u64), u64> {
+    let select = |(prefix, schema)| {
+        format!("SELECT '{prefix}', partition, version FROM \"{schema}\".journal_positions")
+    };
+    let all = [("user", "user"), ("rel", "relation"), ("post", "post")].map(select);
+    let parse = |line: &str| {
+        let mut fields = line.split('|');
+        let at = (fields.next()?.to_owned(), fields.next()?.parse().ok()?);
+        Some((at, fields.next()?.parse().ok()?))
+    };
+    postgres.sql(&all.join(" UNION ALL ")).lines().filter_map(parse).collect()
+}

@@ -1,0 +1,184 @@
+//! The Redis of a system.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, bail};
+use microblog_local::{
+    launch::{Layout, Ports},
+    up::DataDir,
+};
+use microblog_testkit::{RedisCluster, RedisServer, Sentinels, redis::cmd};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde::Serialize;
+
+use super::{
+    Setup,
+    files::{self, Copy},
+};
+
+/// The data of a redis-server in its directory.
+const DATA: [&str; 2] = ["appendonlydir", "dump.rdb"];
+
+/// The bits of a version below its epoch.
+const VERSION_NUMBER_BITS: u32 = 40;
+
+/// Stalls of a busy machine are shorter. Sentinels do not promote a replica that was without its
+/// primary for ten times as long.
+const SENTINEL_DOWN_AFTER_MS: u32 = 4_000;
+
+/// How Redis runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum StoreKind {
+    Single,
+    Sentinel,
+    Cluster,
+}
+
+/// The running Redis.
+pub(crate) enum Redis {
+    /// The launcher's, with its data in this directory. The launcher starts it, and restarts it.
+    Private(PathBuf),
+    Single(RedisServer),
+    Sentinel(Sentinels),
+    Cluster(RedisCluster),
+}
+
+/// Returns the data directory of the launcher.
+pub(super) fn data_dir(directory: &Path) -> PathBuf {
+    directory.join("data")
+}
+
+impl Redis {
+    pub(super) async fn start(setup: Setup, directory: &Path, ports: Ports) -> Result<Self> {
+        Ok(match (setup.layout, setup.store) {
+            (Layout::Colocated, StoreKind::Single) => {
+                let data = DataDir::open(&data_dir(directory))?;
+                data.prepare_redis(ports.redis())?;
+                Self::Private(data.path().join("redis"))
+            }
+            (Layout::Colocated, _) => bail!("`microblog up` starts a single redis-server"),
+            (Layout::Five, StoreKind::Single) => Self::Single(RedisServer::start().await),
+            (Layout::Five, StoreKind::Sentinel) => {
+                Self::Sentinel(Sentinels::start_with_timeout(SENTINEL_DOWN_AFTER_MS).await)
+            }
+            (Layout::Five, StoreKind::Cluster) => Self::Cluster(RedisCluster::start(3, 1).await),
+        })
+    }
+
+    /// Returns the URL for a service in a process of its own.
+    pub(super) fn url(&self, service: &str) -> Result<String> {
+        Ok(match self {
+            Self::Private(_) => bail!("only the launcher connects to its redis-server"),
+            Self::Single(server) => server.url(service),
+            Self::Sentinel(group) => group.url(service),
+            Self::Cluster(cluster) => cluster.url(service),
+        })
+    }
+
+    /// Kills all redis-servers (SIGKILL), changes the files of each, and starts them again.
+    pub(crate) async fn kill_and_change(&self, change: impl Fn(&Path) -> Result<()>) -> Result<()> {
+        if let Self::Private(directory) = self {
+            let pid = fs::read_to_string(directory.join("redis.pid"))?;
+            let pid = Pid::from_raw(pid.trim().parse()?);
+            kill(pid, Signal::SIGKILL).context("cannot kill redis-server")?;
+            // The launcher waits for more than a second before it starts it again.
+            return change(directory);
+        }
+        let servers = self.servers();
+        servers.iter().for_each(|server| server.kill());
+        servers.iter().try_for_each(|server| change(server.directory()))?;
+        for server in servers {
+            server.restart().await;
+        }
+        Ok(())
+    }
+
+    /// Copies the files of the only redis-server, which goes on.
+    pub(crate) fn copy(&self) -> Result<Copy> {
+        match self {
+            Self::Private(directory) => Copy::take(directory, &DATA),
+            Self::Single(server) => Copy::take(server.directory(), &DATA),
+            Self::Sentinel(_) | Self::Cluster(_) => bail!("not a single redis-server"),
+        }
+    }
+
+    /// Returns a primary and its only replica.
+    pub(crate) fn pair(&self) -> Result<(&RedisServer, &RedisServer)> {
+        match self {
+            Self::Private(_) | Self::Single(_) => bail!("Redis has no replica"),
+            Self::Sentinel(group) => Ok((group.primary(), group.replica())),
+            Self::Cluster(cluster) => {
+                let nodes = cluster.nodes();
+                Ok((&nodes[0], &nodes[nodes.len() / 2]))
+            }
+        }
+    }
+
+    /// Returns the servers that this process has started.
+    pub(crate) fn servers(&self) -> Vec<&RedisServer> {
+        match self {
+            Self::Private(_) => Vec::new(),
+            Self::Single(server) => vec![server],
+            Self::Sentinel(group) => vec![group.primary(), group.replica()],
+            Self::Cluster(cluster) => cluster.nodes().iter().collect(),
+        }
+    }
+
+    /// Returns the newest change of each partition that has a journal, by the prefix of the service's
+    /// keys and the partition.
+    pub(super) async fn newest_changes(&self) -> Result<Vec<((String, u64), u64)>> {
+        let mut newest = Vec::new();
+        for server in self.servers() {
+            let mut connection = server.admin().await;
+            let keys: Vec<String> =
+                cmd("KEYS").arg("*:{*}:journal").query_async(&mut connection).await?;
+            for key in keys {
+                let mut range = cmd("XREVRANGE");
+                range.arg(&key).arg("+").arg("-").arg("COUNT").arg(1);
+                // A replica redirects to its primary.
+                let entries = range.query_async::<Vec<(String, Vec<String>)>>(&mut connection);
+                for (id, _) in entries.await.unwrap_or_default() {
+                    newest.push((partition(&key)?, version(&id)?));
+                }
+            }
+        }
+        Ok(newest)
+    }
+
+    /// Returns the logs of its servers.
+    pub(super) fn logs(&self) -> Vec<String> {
+        match self {
+            Self::Private(directory) => {
+                vec![fs::read_to_string(directory.join("redis.log")).unwrap_or_default()]
+            }
+            _ => self.servers().into_iter().map(RedisServer::log).collect(),
+        }
+    }
+}
+
+/// Deletes the data of a redis-server that does not run.
+pub(crate) fn erase(directory: &Path) -> Result<()> {
+    DATA.iter().try_for_each(|name| files::remove(&directory.join(name)))
+}
+
+/// Parses a key such as `user:{7}:journal`.
+fn partition(key: &str) -> Result<(String, u64)> {
+    let parse = || {
+        let (service, rest) = key.split_once(":{")?;
+        Some((service.to_owned(), rest.split_once('}')?.0.parse().ok()?))
+    };
+    parse().with_context(|| format!("not the key of a journal: {key}"))
+}
+
+/// Parses a version `<epoch>-<number>`, and returns it as the databases have it.
+fn version(id: &str) -> Result<u64> {
+    let (epoch, number) = id.split_once('-').context("not the id of an entry")?;
+    Ok((epoch.parse::<u64>()? << VERSION_NUMBER_BITS) | number.parse::<u64>()?)
+}

@@ -1,0 +1,108 @@
+//! A trial: one fault in one setup, from the start of the system to the check.
+
+use std::rc::Rc;
+
+use anyhow::Result;
+use futures::future::LocalBoxFuture;
+
+use crate::{
+    check::{Checked, check},
+    clock::Millis,
+    load::{Load, Shared},
+    model::{Loss, Since},
+    system::{Setup, System},
+};
+
+/// A fault of the table.
+pub(crate) struct Fault {
+    pub(crate) name: &'static str,
+    /// How it is injected and healed.
+    pub(crate) injected: &'static str,
+    /// What must be seen, or the trial is void.
+    pub(crate) bites: &'static str,
+    pub(crate) setups: Vec<Setup>,
+    pub(crate) inject: Inject,
+}
+
+/// Injects a fault and heals it. Returns what was seen of it.
+pub(crate) type Inject = for<'a> fn(&'a mut Trial) -> LocalBoxFuture<'a, Result<Bite>>;
+
+/// What was seen of a fault.
+pub(crate) enum Bite {
+    Seen(String),
+    /// Nothing of what must be seen, so the trial has shown nothing.
+    Missed(String),
+}
+
+impl Bite {
+    /// Returns what was seen, if it was.
+    pub(crate) fn seen_if(seen: bool, what: String) -> Self {
+        if seen { Self::Seen(what) } else { Self::Missed(what) }
+    }
+}
+
+/// A system under load.
+pub(crate) struct Trial {
+    pub(crate) setup: Setup,
+    /// The calls that are acknowledged before a fault.
+    calls: u64,
+    pub(crate) system: System,
+    pub(crate) load: Load,
+    /// The losses that the durability level permits, each of which must be seen.
+    pub(crate) losses: Vec<Loss>,
+}
+
+/// The result of a trial.
+pub(crate) struct Verdict {
+    pub(crate) bite: Bite,
+    pub(crate) checked: Checked,
+    /// The number of acknowledged calls.
+    pub(crate) acknowledged: u64,
+}
+
+impl Trial {
+    /// Starts a system and its load.
+    pub(crate) async fn start(setup: Setup, seed: u64, calls: u64) -> Result<Self> {
+        let system = System::start(setup).await?;
+        system.wait_until_filled().await;
+        let load = Load::start(&system.urls().gateway, seed).await?;
+        Ok(Self { setup, calls, system, load, losses: Vec::new() })
+    }
+
+    /// Waits until the load has gone on for some time.
+    pub(crate) async fn before(&self) {
+        self.load.acknowledged(self.calls).await;
+    }
+
+    /// Waits until the load has gone on for half of that time.
+    pub(crate) async fn meanwhile(&self) {
+        self.load.acknowledged(self.calls.div_ceil(2)).await;
+    }
+
+    /// Waits until the load goes on.
+    pub(crate) async fn after(&self) {
+        self.load.acknowledged(self.calls.div_ceil(4)).await;
+    }
+
+    /// Permits that changes are lost which were acknowledged since one time and began before another.
+    pub(crate) fn permit_loss(&mut self, since: Since, until: Millis) {
+        self.losses.push(Loss { until, since });
+    }
+
+    /// Injects a fault, waits for calm, and checks everything.
+    pub(crate) async fn run(&mut self, fault: &Fault) -> Result<Verdict> {
+        let mut bite = (fault.inject)(self).await?;
+        self.load.stop().await?;
+        self.system.wait_until_serving().await;
+        let shared: &Rc<Shared> = &self.load.shared;
+        let mut checked = check(&self.system.urls().gateway, shared, &self.losses).await?;
+        if let Err(error) = self.system.verify().await {
+            checked.violations.push(format!("{error:#}"));
+        }
+        if !self.losses.is_empty() && checked.lost == 0 {
+            bite = Bite::Missed("no acknowledged write was lost".to_owned());
+        }
+        let acknowledged = shared.model.borrow().acknowledged();
+        Ok(Verdict { bite, checked, acknowledged })
+    }
+}

@@ -1,0 +1,51 @@
+//! Plans of statements on PostgreSQL.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+use clap::Parser as _;
+use microblog_record::{
+    Config, Database, WriteTransaction,
+    sql::{rows, statement},
+};
+use microblog_testkit::PostgresServer;
+use sqlx::{Executor as _, Row as _};
+
+/// Executions after which PostgreSQL considers a plan for all later ones, and some more.
+const EXECUTIONS: i64 = 10;
+
+#[derive(clap::Parser)]
+struct Flags {
+    #[command(flatten)]
+    database: Config,
+}
+
+async fn find(transaction: &mut WriteTransaction, from: i64) {
+    let numbers = rows(transaction.backend_name(), 50, 1);
+    let text = format!("SELECT id FROM numbers WHERE id IN (VALUES {numbers})");
+    let query = (from..from + 50).fold(statement(text), |query, number| query.bind(number));
+    query.fetch_all(&mut **transaction).await.unwrap();
+}
+
+/// Returns the rows that the transaction has read without an index.
+async fn scanned(transaction: &mut WriteTransaction) -> i64 {
+    let read = "SELECT seq_tup_read FROM pg_stat_xact_user_tables WHERE relname = 'numbers'";
+    transaction.fetch_one(read).await.unwrap().get(0)
+}
+
+/// The first recording fills empty tables with statements that it repeats.
+#[tokio::test]
+async fn a_statement_is_planned_for_the_present_size_of_its_table() {
+    let server = PostgresServer::start().await;
+    let flags = Flags::parse_from(["test", "--database-url", &server.url()]);
+    let database = Database::open(&flags.database).unwrap().unwrap();
+    let mut transaction = database.begin().await.unwrap();
+    transaction.execute("CREATE TABLE numbers (id BIGINT NOT NULL PRIMARY KEY)").await.unwrap();
+    for from in 0..EXECUTIONS {
+        find(&mut transaction, from).await;
+    }
+    let fill = "INSERT INTO numbers SELECT generate_series(1, 100000)";
+    transaction.execute(fill).await.unwrap();
+    let before = scanned(&mut transaction).await;
+    find(&mut transaction, EXECUTIONS).await;
+    assert_eq!(scanned(&mut transaction).await - before, 0);
+}

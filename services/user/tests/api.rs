@@ -53,7 +53,7 @@ async fn an_account_is_found_by_id_and_name(topology: Topology) {
     let batch = pb::BatchGetUsersRequest { user_ids, names };
     let batch = client.batch_get_users(batch).await.unwrap().into_inner();
     let named = batch.named.iter().map(|named| (named.name.as_str(), named.user_id));
-    assert_eq!(named.collect::<Vec<_>>(), [("bob", bob.id), ("ann", ann.id)]);
+    assert_eq!(named.collect::<Vec<_>>(), [("BOB", bob.id), ("ann", ann.id)]);
     assert_eq!(batch.users, [bob, ann]);
 
     let none = client.get_user(pb::GetUserRequest { user_id: 1 }).await;

@@ -58,11 +58,52 @@ impl Token {
 /// Returns the account that a token belongs to, or TOKEN_INVALID. The gateway's further calls for
 /// the same request carry this identity. One call: user.Authenticate.
 pub(crate) async fn authenticate(gateway: &Gateway, token: Token) -> Result<UserId, Status> {
-    let request = user::AuthenticateRequest { token: token.into_inner() };
-    let response = errors::reply(gateway.peers.user().authenticate(request).await, &[])?;
+    let request = user::AuthenticateRequest { token: token.0.clone() };
+    let response = errors::reply(gateway.peers.user().authenticate(request).await, &[]);
+    let response = response.inspect_err(|_| gateway.sessions.remove(&token.0))?;
     let viewer = errors::user_id(response.user_id)?;
+    gateway.sessions.insert(&token.0, viewer);
     chassis::context::act_for(viewer);
     Ok(viewer)
+}
+
+/// Returns the viewer, and the result of the first reads of a call, which may take the viewer's
+/// identity. One call beside those of `first`: user.Authenticate. `first` follows it, or runs at the
+/// same time if the session was verified recently. The error of the session wins.
+///
+/// Only for reads: if the session has ended meanwhile, the result is discarded.
+pub(crate) async fn authenticate_and<T, F>(
+    gateway: &Gateway,
+    token: Token,
+    first: impl FnOnce(UserId) -> F,
+) -> Result<(UserId, T), Status>
+where
+    F: Future<Output = Result<T, Status>>,
+{
+    let Some(recent) = gateway.sessions.viewer(&token.0) else {
+        let viewer = authenticate(gateway, token).await?;
+        return Ok((viewer, first(viewer).await?));
+    };
+    chassis::context::act_for(recent);
+    let (viewer, result) = tokio::join!(authenticate(gateway, token), first(recent));
+    let viewer = errors::required(Some(viewer?).filter(|viewer| *viewer == recent))?;
+    Ok((viewer, result?))
+}
+
+/// Returns the viewer, or `None` for an anonymous call, and the result of the first reads of the
+/// call. The calls of [`authenticate_and`].
+pub(crate) async fn authenticate_optional_and<T, F>(
+    gateway: &Gateway,
+    token: Option<Token>,
+    first: impl FnOnce(Option<UserId>) -> F,
+) -> Result<(Option<UserId>, T), Status>
+where
+    F: Future<Output = Result<T, Status>>,
+{
+    let Some(token) = token else { return Ok((None, first(None).await?)) };
+    let first = |viewer| first(Some(viewer));
+    let (viewer, result) = authenticate_and(gateway, token, first).await?;
+    Ok((Some(viewer), result))
 }
 
 /// Returns the viewer after checking a rate limit. One call: user.Authenticate.
@@ -153,27 +194,28 @@ pub(crate) async fn viewer_and_account_id<V>(
     }
 }
 
-/// Returns the viewer, an existing account, and the result of a call that needs the account's id.
-/// By id all of them run at once; by name the call follows [`viewer_and_account`].
-pub(crate) async fn viewer_account_and<V, T, F>(
+/// Returns the viewer, an account, and the result of reads that need both. By id, these are the first
+/// reads of [`authenticate_optional_and`], and the account may not exist; by name, they follow
+/// [`viewer_and_account`].
+pub(crate) async fn viewer_account_and<T, F>(
     gateway: &Gateway,
-    viewer: impl Future<Output = Result<V, Status>>,
+    token: Option<Token>,
     user: &AccountRef,
-    call: impl FnOnce(UserId) -> F,
-) -> Result<(V, UserId, T), Status>
+    reads: impl FnOnce(Option<UserId>, UserId) -> F,
+) -> Result<(Option<UserId>, UserId, T), Status>
 where
     F: Future<Output = Result<T, Status>>,
 {
     match user {
         AccountRef::Id(id) => {
-            let (viewer, profile, result) = tokio::join!(viewer, profile(gateway, user), call(*id));
-            let viewer = viewer?;
-            profile?;
-            Ok((viewer, *id, result?))
+            let reads = |viewer| reads(viewer, *id);
+            let (viewer, result) = authenticate_optional_and(gateway, token, reads).await?;
+            Ok((viewer, *id, result))
         }
         AccountRef::Name(_) => {
+            let viewer = authenticate_optional(gateway, token);
             let (viewer, id) = viewer_and_account(gateway, viewer, user).await?;
-            Ok((viewer, id, call(id).await?))
+            Ok((viewer, id, reads(viewer, id).await?))
         }
     }
 }
@@ -222,24 +264,14 @@ pub(crate) enum Subject {
     CommentAuthor(u64),
     /// The account that the viewer requested.
     Account(u64),
-    /// The owner of a list, whose profile is already known to exist.
-    ListOwner(u64),
 }
 
 impl Subject {
     /// Returns the account's id.
     pub(crate) fn id(self) -> u64 {
         match self {
-            Self::PostAuthor(id)
-            | Self::CommentAuthor(id)
-            | Self::Account(id)
-            | Self::ListOwner(id) => id,
+            Self::PostAuthor(id) | Self::CommentAuthor(id) | Self::Account(id) => id,
         }
-    }
-
-    /// Returns whether the account is known to exist.
-    pub(crate) fn is_known(self) -> bool {
-        matches!(self, Self::ListOwner(_))
     }
 
     /// Returns the error for an account that no longer exists.
@@ -247,7 +279,7 @@ impl Subject {
         match self {
             Self::PostAuthor(_) => errors::post_not_found(),
             Self::CommentAuthor(_) => errors::comment_not_found(),
-            Self::Account(_) | Self::ListOwner(_) => errors::user_not_found(),
+            Self::Account(_) => errors::user_not_found(),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The gateway: the API that applications call, composed of calls of the services.
 //!
 //! **Layers.** Imports go one way: `rpc.rs` (gRPC) → `views/` and `actions/` → helpers that depend on
-//! no view (`paging.rs`, `hydration/`, `context.rs`, `errors.rs`) → `state.rs` → `limits.rs`.
+//! no view (`paging.rs`, `hydration/`, `context.rs`, `errors.rs`) → `state.rs` → `limits.rs` and
+//! `sessions.rs`.
 //!
 //! **Views.** A view has four steps: the skeleton (which entries, in which order), hydration
 //! (profiles, viewer relations, mentions, likes), rules (what the viewer must not see), and
@@ -14,7 +15,12 @@
 //! grows with the page size only where a page is hydrated in batches, and with the length of a list
 //! only for older posts of a home or friends timeline, which are read of 500 authors in a call.
 //!
-//! **State.** The gateway stores nothing but rate limit state, in memory.
+//! **State.** The gateway stores nothing but rate limit state and which sessions it verified within
+//! the last minute, in memory.
+//!
+//! **Sessions.** Every call verifies its session. A read of a session that was verified within the
+//! last minute starts at the same time, and its result is discarded if the session has ended. So an
+//! ended session sees nothing, and a token that was never valid costs one call.
 //!
 //! **Rules.** The gateway decides only what takes the data of several services: which posts and
 //! comments a viewer sees and acts on, given blocks, mutes and deleted accounts. It validates what
@@ -36,6 +42,7 @@ mod hydration;
 pub mod limits;
 mod paging;
 mod rpc;
+mod sessions;
 mod state;
 mod views;
 
@@ -52,6 +59,7 @@ pub use state::{Error, Peers};
 
 use actions::deletions;
 use rpc::Rpc;
+use sessions::RecentSessions;
 use state::Gateway;
 
 /// Returns the gateway for a process of its own, with its services on the network.
@@ -73,7 +81,7 @@ pub fn service(config: &Config, limits: Limits, peers: Peers, worker: Worker) ->
     let eviction = is_first.then(|| limits.job()).flatten();
     let deletion = is_first.then(|| deletions::run_job(peers.clone()).boxed());
     let session_check = Duration::from_millis(config.session_check_ms);
-    let gateway = Gateway { peers, limits, session_check };
+    let gateway = Gateway { peers, limits, sessions: RecentSessions::default(), session_check };
     let server = Rpc::into_server(gateway, config.chassis.max_message_bytes);
     chassis::Service {
         name: gateway_service_server::SERVICE_NAME,

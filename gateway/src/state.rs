@@ -8,14 +8,17 @@ use microblog_proto::{
     user::UserServicePeer,
 };
 
-use crate::{config::Config, limits::Limits};
+use crate::{config::Config, limits::Limits, sessions::RecentSessions};
 
-/// What every call needs. Apart from the rate limits, the gateway keeps no state between calls.
+/// What every call needs. Apart from the rate limits and recent sessions, the gateway keeps no state
+/// between calls.
 #[derive(Clone)]
 pub(crate) struct Gateway {
     pub(crate) peers: Peers,
     /// Shared with the other workers of the process.
     pub(crate) limits: Limits,
+    /// Of this worker: the calls of a client's connection reach the same one.
+    pub(crate) sessions: RecentSessions,
     /// How often an idle stream checks that its session is still valid.
     pub(crate) session_check: Duration,
 }

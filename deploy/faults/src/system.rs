@@ -48,7 +48,7 @@ impl Setup {
     /// Returns the setup of `microblog up` at a level.
     pub(crate) const fn one(level: Level) -> Self {
         let (store, database) = (StoreKind::Single, DatabaseKind::Sqlite);
-        Self { layout: Layout::One, store, database, level }
+        Self { layout: Layout::Colocated, store, database, level }
     }
 
     /// Returns a process for each service at a level, with PostgreSQL.
@@ -93,7 +93,7 @@ impl System {
         let redis = Redis::start(setup, directory.path(), ports).await?;
         let database = Database::start(setup.database, directory.path()).await?;
         let servers = match setup.layout {
-            Layout::One => launcher(&database, directory.path(), ports)?,
+            Layout::Colocated => launcher(&database, directory.path(), ports)?,
             Layout::Five => separate(&redis, &database, ports)?,
         };
         let level = format!("{:?}", setup.level).to_lowercase();

@@ -8,11 +8,11 @@ import proof
 import reading
 from report import Report
 
-SERVER = "kubernetes/base/server.yaml"
+SERVER = "kubernetes/components/server/server.yaml"
 POST = "kubernetes/base/post.yaml"
 RELATION = "kubernetes/base/relation.yaml"
 USER = "kubernetes/base/user.yaml"
-ENV = "kubernetes/base/server.env"
+ENV = "kubernetes/components/server/server.env"
 SCALING = "kubernetes/components/autoscaling"
 TLS = "kubernetes/components/tls"
 IDENTITY = "kubernetes/components/identity"
@@ -22,6 +22,8 @@ LOCAL = "kubernetes/overlays/local"
 REDIS = "kubernetes/components/redis/redis.yaml"
 POSTGRESQL = "kubernetes/components/postgresql/postgresql.yaml"
 PRODUCTION = "kubernetes/overlays/production"
+COLOCATED = "kubernetes/overlays/colocated"
+MICROBLOG = f"{COLOCATED}/microblog.yaml"
 
 BREAKAGES = [
     # schemas.py
@@ -50,7 +52,7 @@ BREAKAGES = [
     (REDIS, "tcpSocket:\n", "tcpSocket:\n              host: 192.0.2.1\n", "names a host"),
     (REDIS, "emptyDir:\n            medium: Memory\n            sizeLimit: 1Mi",
      "hostPath:\n            path: /tmp", "is a hostPath"),
-    ("kubernetes/base/namespace.yaml", "enforce: restricted", "enforce: baseline", "Namespace's"),
+    ("kubernetes/components/server/namespace.yaml", "enforce: restricted", "enforce: baseline", "Namespace's"),
     # workloads.py: references
     (POST, "key: REDIS_NODES", "key: REDIS_NODE", "has no REDIS_NODE"),
     (POST, "name: redis-post", "name: redis-posts", "there is no Secret redis-posts"),
@@ -101,8 +103,8 @@ BREAKAGES = [
     (f"{TLS}/post.yaml", "https://timeline", "http://timeline", "MICROBLOG_TIMELINE_URL is of h"),
     (f"{TLS}/post.yaml", "secretName: tls-post", "secretName: tls-posts", "tls-posts"),
     ("kubernetes/base/kustomization.yaml", "  - timeline.yaml\n", "", "timeline"),
-    (f"{SCALING}/scaling.yaml", "minReplicas: 3", "minReplicas: 2", "less than 3 replicas"),
-    (f"{SCALING}/scaling.yaml", "maxReplicas: 12", "maxReplicas: 3", "never"),
+    (f"{SCALING}/common/scaling.yaml", "minReplicas: 3", "minReplicas: 2", "less than 3 replicas"),
+    (f"{SCALING}/common/scaling.yaml", "maxReplicas: 12", "maxReplicas: 3", "never"),
     (f"{SCALING}/post.yaml", "    name: post", "    name: posts", "no Deployment posts"),
     (f"{SCALING}/kustomization.yaml", "relation|post", "relation", "defined twice"),
     # settings.py
@@ -132,8 +134,8 @@ BREAKAGES = [
      "                values:\n                  - gateway\n                  - timeline\n"
      "      ports", "    - ports",
      "a pod of another namespace may call post"),
-    ("kubernetes/base/network.yaml", "port: 53", "port: 5353", "kube-dns on 53"),
-    ("kubernetes/base/network.yaml", "port: 9464", "port: 9465", "monitoring may call post"),
+    ("kubernetes/components/server/network.yaml", "port: 53", "port: 5353", "kube-dns on 53"),
+    ("kubernetes/components/server/network.yaml", "port: 9464", "port: 9465", "monitoring may call post"),
     ("kubernetes/base/gateway.yaml", "microblog-caller: ", "caller: ", "a caller may call gateway"),
     (REDIS, "                  - timeline\n", "", "timeline may call redis"),
     (POSTGRESQL, "                  - relation\n", "", "relation may call postgresql"),
@@ -142,6 +144,21 @@ BREAKAGES = [
     (f"{PRODUCTION}/networks.yaml", "port: 6379", "port: 6380", "6379 is missing"),
     (f"{PRODUCTION}/networks.yaml", "          - user\n          - relation\n          - post\n"
      "  policyTypes", "          - relation\n          - post\n  policyTypes", "5432 is missing"),
+    # all services in one process
+    (MICROBLOG, "--services=gateway,user", "--services=gateway", "the services"),
+    (MICROBLOG, "://user:$(USER_REDIS", "://post:$(USER_REDIS", "the user of MICROBLOG_USER_REDIS"),
+    (MICROBLOG, "name: MICROBLOG_POST_DATABASE_URL", "name: MICROBLOG_DATABASE_URL",
+     "MICROBLOG_POST_DATABASE_URL is missing"),
+    (MICROBLOG, "value: 0.0.0.0:50053", "value: 0.0.0.0:50063", "the port that it listens on"),
+    (MICROBLOG, "targetPort: post", "targetPort: user", "the port of grpc"),
+    (MICROBLOG, "readinessProbe:\n            grpc:\n              port: 50060",
+     "readinessProbe:\n            grpc:\n              port: 50050", "the port of its readinessProbe"),
+    (MICROBLOG, "readinessProbe:\n            grpc:\n              port: 50060",
+     "readinessProbe:\n            grpc:\n              port: 50060\n              service: a",
+     "is of one service only"),
+    (MICROBLOG, "port: 5432", "port: 5433", "5432 is missing"),
+    (MICROBLOG, "microblog-caller: ", "caller: ", "a caller may call microblog"),
+    (f"{COLOCATED}/kustomization.yaml", "generic tls-microblog", "generic tls", "tls-microblog is"),
     # collector.py
     (COLLECTOR_CONFIG, "0.0.0.0:9464", "0.0.0.0:8889", "ports: 8889 is missing"),
     (COLLECTOR_CONFIG, "0.0.0.0:4317", "localhost:4317", "cannot be reached by others"),
@@ -195,5 +212,7 @@ def _overlays(copy, file):
     """Builds the overlay that contains the file, if any. One overlay suffices, and saves time."""
     if not file.startswith("kubernetes/"):
         return []
+    if COLOCATED in file:
+        return reading.overlays_of(copy, "colocated")
     is_of_production = any(name in file for name in ("production", "autoscaling", TLS))
     return reading.overlays_of(copy, "production" if is_of_production else "local")

@@ -60,7 +60,7 @@ def _interpolate(text):
 
 def check(report, compose, programs):
     names = {container.name for container in compose.containers}
-    report.same("servers", names & programs.servers.keys(), set(programs.servers))
+    report.same("servers", names & programs.servers.keys(), set(programs.alone))
     for container in compose.containers:
         spec = compose.data["services"][container.name]
         with report.at(container.name):
@@ -74,8 +74,9 @@ def check(report, compose, programs):
                 check_settings(report, container, programs)
                 for variable, _, host, port in container.addresses(program):
                     report.unless(host in names, f"{variable}: no such service: {host}")
-                    if host in programs.servers:
-                        report.same(f"{variable}: the port", port, programs.servers[host].port)
+                    if host in programs.alone:
+                        ports = programs.alone[host].ports
+                        report.same(f"{variable}: the port", port, ports[host])
 
 
 def _check_mounts(report, compose, spec):

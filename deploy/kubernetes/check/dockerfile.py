@@ -13,12 +13,11 @@ def check(report, deploy, programs, overlays):
         line.split() for line in text.splitlines() if line and not line.startswith("#")
     ]
     stages = _stages(instructions)
-    copied = [name for names in stages.values() for name in names]
+    copied = [name for names, _ in stages.values() for name in names]
     report.same("programs in the image", set(copied), programs.names - NOT_IN_IMAGE)
     report.unless(len(copied) == len(set(copied)), "a program is in the image twice")
     servers = {program.name for program in programs.servers.values()}
-    default = stages[list(stages)[-1]]
-    report.same("programs of the default stage", set(default), servers)
+    report.same("programs of the default stage", _programs(stages, list(stages)[-1]), servers)
     _check_toolchain(report, instructions, programs.rust_version)
     user = [words[1] for words in instructions if words[0] == "USER"][-1]
     for overlay in overlays:
@@ -34,16 +33,24 @@ def check(report, deploy, programs, overlays):
 
 
 def _stages(instructions):
-    """The programs that each stage copies from another."""
+    """The programs that each stage copies from another, and the base of each."""
     stages, stage = {}, None
     for words in instructions:
         if words[0] == "FROM":
             stage = words[3]
-            stages[stage] = []
+            stages[stage] = ([], words[1])
         elif words[0] == "COPY":
             paths = [word for word in words[1:-1] if "/target/release/" in word]
-            stages[stage] += [path.rpartition("/")[2] for path in paths]
+            stages[stage][0].extend(path.rpartition("/")[2] for path in paths)
     return stages
+
+
+def _programs(stages, stage):
+    """The programs of a stage, with those of its base."""
+    if stage not in stages:
+        return set()
+    copied, base = stages[stage]
+    return {*copied, *_programs(stages, base)}
 
 
 def _check_toolchain(report, instructions, wanted):

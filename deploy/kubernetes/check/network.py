@@ -6,6 +6,7 @@ the rules, for each pair of pods and each port."""
 from dataclasses import dataclass
 
 from overlay import containers
+from programs import COLOCATED
 from workloads import labels_of, matches
 
 DNS = "kube-dns"
@@ -90,8 +91,8 @@ def _wanted(overlay, programs, pods):
     for pod in pods:
         wanted |= {f"{pod.name} may call {DNS} on 53/{protocol}" for protocol in ("TCP", "UDP")}
         for name, number, _ in pod.ports:
-            if pod.name == "gateway" and name == "grpc":
-                wanted.add(f"a caller may call gateway on {number}/TCP")
+            if pod.name in ("gateway", COLOCATED) and name == "grpc":
+                wanted.add(f"a caller may call {pod.name} on {number}/TCP")
             if name == "metrics":
                 wanted.add(f"monitoring may call {pod.name} on {number}/TCP")
     return wanted

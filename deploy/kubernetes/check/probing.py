@@ -19,6 +19,7 @@ import stores
 from containers import Container
 from overlay import containers
 from processes import TIMEOUT_S, end_of, eventually, free_port, running
+from programs import COLOCATED
 from rpc import Channel, telemetry
 
 # The tour makes about seventy calls in sequence, and retries those that are UNAVAILABLE.
@@ -82,8 +83,9 @@ def _postgresql_with(postgresql, servers):
 
 def _urls(servers, store):
     """The URLs of a store, of those servers that have one."""
-    values = (one.environment.get(f"MICROBLOG_{store}_URL") for one in servers)
-    return [urlsplit(value) for value in values if value]
+    name = re.compile(rf"MICROBLOG_(\w+_)?{store}_URL")
+    settings = (setting for one in servers for setting in one.environment.items())
+    return [urlsplit(value) for variable, value in settings if value and name.fullmatch(variable)]
 
 
 def check(report, system, programs):
@@ -112,7 +114,7 @@ class _Trial:
         self.report, self.system, self.programs = report, system, programs
         self.directory, self.stack = directory, stack
         # The local port of each called name. All nodes of a store share one.
-        names = [*programs.servers, "redis", "postgresql", "collector"]
+        names = [*programs.alone, "redis", "postgresql", "collector"]
         self.ports = {name: free_port() for name in names}
 
     def run(self):
@@ -141,8 +143,9 @@ class _Trial:
             value = re.sub(rf"(?<=[/@,]){re.escape(host)}(:{port})?", here, environment[variable])
             environment[variable] = value.replace("sslmode=require", "sslmode=disable")
         self._mount(container, environment)
-        port = self.ports[container.name]
-        environment["MICROBLOG_LISTEN"] = f"127.0.0.1:{port}"
+        for service, variable in program.listens.items():
+            environment[variable] = f"127.0.0.1:{self.ports[service]}"
+        port = self.ports[next(iter(program.listens))]
         files = certificates.of(container.name) if container.has_tls else None
         channel = probed = Channel(port, files)
         if "MICROBLOG_HEALTH_LISTEN" in environment:
@@ -207,7 +210,8 @@ class _Trial:
             )
             self.report.unless(self._is_live(server), "is not live")
             self._check_metrics(server)
-            if probe := server.container.probes.get("readinessProbe"):
+            probe = server.container.probes.get("readinessProbe")
+            if probe and not server.program.arguments:
                 self.report.same(
                     "the service of its readinessProbe, and the served one",
                     {probe["grpc"]["service"]}, server.channel.services(),
@@ -261,7 +265,9 @@ class _Trial:
         program = self.programs.program("microblog").path
         address = f"127.0.0.1:{self.ports['gateway']}"
         command = [program, "demo", "--gateway-url", f"http://{address}"]
-        if any(one.name == "gateway" and one.has_tls for one in self.system.containers):
+        if any(
+            one.name in ("gateway", COLOCATED) and one.has_tls for one in self.system.containers
+        ):
             authority = self.directory / "ca.crt"
             authority.write_text(certificates.of("gateway")["ca.crt"])
             command = [program, "--ca-file", authority, "demo", "--gateway-url",

@@ -13,6 +13,11 @@ from processes import TIMEOUT_S
 # The stores by flag. Any other flag `--NAME-url` is the address of the server NAME.
 STORES = {"redis-url": "redis", "database-url": "postgresql", "otlp-endpoint": "collector"}
 
+# The program that runs any services, and the arguments with which it runs all.
+COLOCATED = "microblog"
+SERVICES = ("gateway", "user", "relation", "post", "timeline")
+ALL = ("serve", f"--services={','.join(SERVICES)}")
+
 # Read by OpenTelemetry's SDK itself, in every program:
 # https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/
 OF_THE_SDK = {"OTEL_RESOURCE_ATTRIBUTES", "OTEL_SERVICE_NAME"}
@@ -27,18 +32,28 @@ class Flag:
     default: str | None
 
     @property
+    def owner(self):
+        """The service of a flag of `microblog serve` for one service, such as --user-redis-url;
+        otherwise empty."""
+        service, _, flag = self.name.partition("-")
+        is_own = service in SERVICES and (flag in STORES or flag == "listen")
+        return service if is_own else ""
+
+    @property
     def callee(self):
         """The server or store at the address in this flag, or None."""
-        if self.name in STORES:
-            return STORES[self.name]
-        return self.name.removesuffix("-url") if self.name.endswith("-url") else None
+        name = self.name.removeprefix(f"{self.owner}-") if self.owner else self.name
+        if name in STORES:
+            return STORES[name]
+        return name.removesuffix("-url") if name.endswith("-url") else None
 
 
 @dataclass(frozen=True)
 class Program:
-    """A program that was built."""
+    """A program that was built, or all services in one."""
 
     path: Path
+    arguments: tuple = ()
 
     @property
     def name(self):
@@ -48,7 +63,7 @@ class Program:
     def flags(self):
         """Its flags by their names, as `--help` lists them."""
         output = subprocess.run(
-            [self.path, "--help"], env={}, capture_output=True, text=True, check=True,
+            [self.path, *self.arguments, "--help"], env={}, capture_output=True, text=True, check=True,
             timeout=TIMEOUT_S,
         ).stdout
         # Each begins a line, with at most six spaces. Its text has more, and may name other flags.
@@ -63,15 +78,29 @@ class Program:
 
     @cached_property
     def callees(self):
-        """Its peers and stores, by the variables with their addresses."""
-        flags = self.variables.items()
-        return {variable: flag.callee for variable, flag in flags if flag.callee}
+        """Its peers and stores, by the variables with their addresses. All services in one process
+        are no peers, and each has its own address of a store."""
+        flags = [(variable, flag) for variable, flag in self.variables.items() if flag.callee]
+        if self.arguments:
+            flags = [one for one in flags if one[1].owner or one[1].name == "otlp-endpoint"]
+        return {variable: flag.callee for variable, flag in flags}
 
     @cached_property
-    def port(self):
-        """The default port, or None if it is no server."""
-        listen = self.flags.get("listen")
-        return int(listen.default.rpartition(":")[2]) if listen else None
+    def listens(self):
+        """The variables of the listen addresses, by service; none if it is no server."""
+        name = self.name.removeprefix("microblog-")
+        return {
+            flag.owner or name: variable for variable, flag in self.variables.items()
+            if flag.name in ("listen", f"{flag.owner}-listen")
+        }
+
+    @cached_property
+    def ports(self):
+        """The default ports, by service."""
+        return {
+            service: int(self.variables[variable].default.rpartition(":")[2])
+            for service, variable in self.listens.items()
+        }
 
     def setting(self, environment, variable):
         """The value of a setting in an environment."""
@@ -113,6 +142,12 @@ class Programs:
 
     @cached_property
     def servers(self):
-        """The servers, by their host names: user, post and so on."""
-        servers = (program for program in self._all.values() if program.port)
-        return {server.name.removeprefix("microblog-"): server for server in servers}
+        """The servers, by their host names: user, post and so on, and all in one."""
+        servers = (program for program in self._all.values() if program.ports)
+        alone = {server.name.removeprefix("microblog-"): server for server in servers}
+        return alone | {COLOCATED: Program(self.built / COLOCATED, ALL)}
+
+    @cached_property
+    def alone(self):
+        """The servers of one service each."""
+        return {name: server for name, server in self.servers.items() if not server.arguments}

@@ -19,7 +19,9 @@ def check(report, container, programs):
         container.program == program.name, f"starts {container.program}, not {program.name}"
     ):
         return
-    for argument in container.command[1:]:
+    count = len(program.arguments)
+    report.same("the services", tuple(container.command[1:count + 1]), program.arguments)
+    for argument in container.command[count + 1:]:
         flag = argument.removeprefix("--").partition("=")[0]
         report.unless(flag in program.flags, f"{program.name} has no flag {argument}")
     _check_variables(report, container, program)
@@ -48,7 +50,8 @@ def _check_variables(report, container, program):
         address = container.environment.get(variable)
         has_address = report.unless(address, f"{variable} is missing: where is {callee}?")
         if has_address and callee in STORES.values():
-            report.same(f"the user of {variable}", urlsplit(address).username, container.name)
+            owner = program.variables[variable].owner or container.name
+            report.same(f"the user of {variable}", urlsplit(address).username, owner)
     for variable, callee, host, _ in container.addresses(program):
         report.unless(
             host == callee or "." in host, f"{variable} is the address of {host}, not of {callee}"
@@ -56,12 +59,13 @@ def _check_variables(report, container, program):
 
 
 def _check_listening(report, container, program):
-    listen = program.setting(container.environment, "MICROBLOG_LISTEN")
-    host, _, port = listen.rpartition(":")
-    report.unless(
-        host in ("0.0.0.0", "[::]"), f"listens on {listen}, not reachable by others"
-    )
-    report.same("the port that it listens on", int(port), program.port)
+    for service, variable in program.listens.items():
+        listen = program.setting(container.environment, variable)
+        host, _, port = listen.rpartition(":")
+        report.unless(
+            host in ("0.0.0.0", "[::]"), f"listens on {listen}, not reachable by others"
+        )
+        report.same("the port that it listens on", int(port), program.ports[service])
     others = {
         "MICROBLOG_METRICS_LISTEN": "serves metrics on",
         "MICROBLOG_HEALTH_LISTEN": "serves health checks on",

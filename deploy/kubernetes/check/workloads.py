@@ -3,10 +3,11 @@
 import re
 
 from overlay import containers, quantity
+from programs import COLOCATED
 from settings import check as check_settings
 
 # Minimum number of replicas by overlay.
-REPLICAS_MIN = {"production": 3}
+REPLICAS_MIN = {"production": 3, "colocated": 3}
 SPREAD_OVER = {"topology.kubernetes.io/zone", "kubernetes.io/hostname"}
 
 
@@ -27,7 +28,8 @@ def check(report, overlay, programs):
                     report, overlay, container, workload, programs.servers[container.name]
                 )
     servers = {one["metadata"]["name"] for one in overlay.of_kind("Deployment")}
-    report.same("servers", servers & programs.servers.keys(), set(programs.servers))
+    wanted = {COLOCATED} if COLOCATED in servers else set(programs.alone)
+    report.same("servers", servers & programs.servers.keys(), wanted)
     images = {one.image for one in containers(overlay) if one.name in programs.servers}
     report.unless(len(images) == 1, f"servers are of several images: {', '.join(sorted(images))}")
     _check_scaling(report, overlay)
@@ -138,16 +140,17 @@ def _check_resources(report, spec):
 
 
 def _check_probes(report, container, programs):
-    port = programs.servers[container.name].port
+    program = programs.servers[container.name]
+    own = set(program.ports.values())
     others = [
         container.environment.get(variable, "").rpartition(":")[2]
         for variable in ("MICROBLOG_METRICS_LISTEN", "MICROBLOG_HEALTH_LISTEN")
     ]
-    declared = {port, *(int(other) for other in others if other)}
+    declared = own | {int(other) for other in others if other}
     report.same("the ports that it declares", container.ports, declared)
-    health = int(others[1] or port)
+    health = int(others[1] or min(own))
     report.unless(
-        health != port or not container.has_tls,
+        health not in own or not container.has_tls,
         "has TLS, which probes do not support, and no MICROBLOG_HEALTH_LISTEN",
     )
     for name, needs_store in (
@@ -156,7 +159,10 @@ def _check_probes(report, container, programs):
         grpc = container.probes.get(name, {}).get("grpc", {})
         report.same(f"the port of its {name}", grpc.get("port"), health)
         # `probing.py` checks the names against the running server.
-        if needs_store:
+        if needs_store and program.arguments:
+            report.unless(not grpc.get("service"), f"its {name} is of one service only")
+            report.unless(health not in own, f"its {name} is on the port of one service only")
+        elif needs_store:
             report.unless(grpc.get("service"), f"its {name} names no service")
         else:
             report.same(f"the service of its {name}", grpc.get("service"), "liveness")
@@ -164,10 +170,13 @@ def _check_probes(report, container, programs):
 
 def _check_server(report, overlay, container, workload, program):
     name = container.name
-    service = overlay.named("Service", name)
-    if report.unless(service, "has no Service of its name"):
-        report.same("its Service's address", service["spec"].get("clusterIP"), "None")
     labels = labels_of(workload)
+    for served in program.ports:
+        service = overlay.named("Service", served)
+        if report.unless(service, f"has no Service {served}"):
+            report.same("its Service's address", service["spec"].get("clusterIP"), "None")
+            selector = {"matchLabels": service["spec"]["selector"]}
+            report.unless(matches(selector, labels), f"the Service {served} does not select it")
     budgets = [
         one for one in overlay.of_kind("PodDisruptionBudget")
         if matches(one["spec"]["selector"], labels)

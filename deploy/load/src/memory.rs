@@ -23,7 +23,7 @@ use crate::{
     follow_graph,
     results::write_json,
     service_clients,
-    system::{Layout, System, Urls},
+    system::{Layout, Setup, System, Topology, Urls},
 };
 
 /// Accounts that exist before the measurement.
@@ -59,8 +59,9 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let graph = args.data.graph()?;
     ensure!(graph.names().len() > 0, "the graph has no accounts");
-    let system = System::start(Layout::One, Some(1), None).await?;
-    let connection = system.redis().await?.context("the system's Redis cannot be reached")?;
+    let (layout, redis) = (Layout::Colocated, Topology::Single);
+    let system = System::start(Setup { layout, threads: Some(1), redis, tls: false }).await?;
+    let connection = system.redis().await?.pop().context("the system has no Redis")?;
     let mut store = Store::new(connection);
     let report = measure(&args, &graph, system.urls(), &mut store).await?;
     print!("{}", report.table());

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use microblog_local::remote;
+use microblog_local::{keys::Keys, remote};
 
 use crate::{
     benchmark::Benchmark,
@@ -10,7 +10,7 @@ use crate::{
     follow_graph,
     results::write_json,
     scenario::Scenario,
-    system::{Layout, System, Urls},
+    system::{Layout, Setup, System, Topology, Urls},
 };
 
 /// Runs one scenario and reports throughput, latency and resource usage. Exits with 1 if a call
@@ -33,18 +33,20 @@ pub(crate) struct Args {
 // Without `skip`, clap gives the group the name of the command's own group.
 #[group(skip)]
 pub(crate) struct Target {
-    /// Starts a system of this layout, with its own redis-server and data, instead of measuring a
-    /// running one
+    /// Starts a system of this layout, with its own Redis and data, instead of measuring a running
+    /// one
     #[arg(long, value_name = "LAYOUT")]
     start: Option<Layout>,
     /// Worker threads per process of the started system [default: one for each core]
     #[arg(long, value_name = "COUNT", requires = "start")]
     threads: Option<usize>,
-    /// Redis of the started system, instead of its own, such as
-    /// `redis-cluster://127.0.0.1:7001,127.0.0.1:7002`: a cluster, or over TLS. Must be empty and
-    /// without users. Only with `--start five`; its usage is not measured
-    #[arg(long, value_name = "URL", requires = "start")]
-    redis_url: Option<String>,
+    /// Redis of the started system
+    #[arg(long, value_name = "TOPOLOGY", default_value = "single", requires = "start")]
+    redis: Topology,
+    /// Starts the system with TLS for all calls and for Redis, client certificates, and signed
+    /// identities
+    #[arg(long, requires = "start")]
+    tls: bool,
     /// URL of the gateway
     #[arg(long, value_name = "URL", default_value = remote::GATEWAY_URL, env = "MICROBLOG_GATEWAY_URL")]
     gateway_url: String,
@@ -66,13 +68,17 @@ impl Target {
     /// Starts a system, or returns the running one.
     pub(crate) async fn system(&self) -> anyhow::Result<System> {
         match self.start {
-            Some(layout) => System::start(layout, self.threads, self.redis_url.as_deref()).await,
+            Some(layout) => {
+                let Self { threads, redis, tls, .. } = *self;
+                System::start(Setup { layout, threads, redis, tls }).await
+            }
             None => Ok(System::external(Urls {
                 gateway: self.gateway_url.clone(),
                 user: self.user_url.clone(),
                 relation: self.relation_url.clone(),
                 post: self.post_url.clone(),
                 timeline: self.timeline_url.clone(),
+                keys: Keys::default(),
             })),
         }
     }

@@ -3,7 +3,7 @@
 use anyhow::anyhow;
 use microblog_local::{
     graph::Target,
-    keys::Keys,
+    keys::SignedChannel,
     remote::{self, CALL_TIMEOUT},
 };
 use microblog_proto::{
@@ -13,7 +13,7 @@ use microblog_proto::{
         timeline_service_client::TimelineServiceClient,
     },
 };
-use tonic::{Status, transport::Channel};
+use tonic::Status;
 use uuid::Uuid;
 
 use crate::system::Urls;
@@ -32,28 +32,29 @@ pub(crate) fn import_target(urls: &Urls, password: &str) -> Target {
         relation_url: urls.relation.clone(),
         password: password.to_owned(),
         email_domain: EMAIL_DOMAIN.to_owned(),
-        keys: Keys::default(),
+        keys: urls.keys.clone(),
     }
 }
 
 /// Clients of the post and timeline services.
 #[derive(Clone)]
 pub(crate) struct ServiceClients {
-    posts: PostServiceClient<Channel>,
-    timelines: TimelineServiceClient<Channel>,
+    posts: PostServiceClient<SignedChannel>,
+    timelines: TimelineServiceClient<SignedChannel>,
 }
 
 impl ServiceClients {
     /// Connects to the services, which must be serving.
     pub(crate) async fn connect(urls: &Urls) -> anyhow::Result<Self> {
+        let Urls { post, timeline, keys, .. } = urls;
         Ok(Self {
-            posts: PostServiceClient::new(remote::connect(&urls.post).await?),
-            timelines: TimelineServiceClient::new(remote::connect(&urls.timeline).await?),
+            posts: PostServiceClient::new(keys.sign(remote::connect(post).await?)),
+            timelines: TimelineServiceClient::new(keys.sign(remote::connect(timeline).await?)),
         })
     }
 
     /// Returns the client of the post service.
-    pub(crate) fn posts(&self) -> PostServiceClient<Channel> {
+    pub(crate) fn posts(&self) -> PostServiceClient<SignedChannel> {
         self.posts.clone()
     }
 

@@ -4,7 +4,7 @@
 mod launch;
 mod procfs;
 pub(crate) mod quiescence;
-mod redis_admin;
+mod store;
 mod usage;
 
 use std::time::Duration;
@@ -13,13 +13,19 @@ use anyhow::{Context as _, bail};
 use microblog_keyspace::redis::aio::MultiplexedConnection;
 pub(crate) use microblog_local::launch::{Layout, Urls};
 use microblog_local::remote;
+use microblog_testkit::Files;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-use self::launch::Store;
-pub(crate) use self::usage::Usage;
+use self::store::Store;
+pub(crate) use self::{
+    launch::{Setup, Topology},
+    usage::Usage,
+};
 use crate::child_process::Child;
 
+/// The names of the redis-servers in the results.
+const REDIS_NAMES: [&str; 3] = ["redis-server", "redis-server 2", "redis-server 3"];
 const START: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -27,30 +33,26 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// data, which may take some seconds.
 pub(crate) struct System {
     urls: Urls,
-    // Fields drop in order: clients of Redis first, the directory last.
+    // Fields drop in order: clients of Redis first, directories last.
     children: Vec<Child>,
     store: Option<Store>,
+    _files: Option<Files>,
     _directory: Option<TempDir>,
 }
 
 impl System {
-    /// Starts a system on free ports of 127.0.0.1, with a private redis-server and data in a
-    /// temporary directory, and waits until all servers serve. Rate limits are off and the log
-    /// level is `warn`, unless the environment of this process overrides them.
-    ///
-    /// With `redis_url`, the servers use that Redis instead, whose usage is unknown.
-    pub(crate) async fn start(
-        layout: Layout,
-        threads: Option<usize>,
-        redis_url: Option<&str>,
-    ) -> anyhow::Result<Self> {
+    /// Starts a system on free ports of 127.0.0.1, with a private Redis and data in temporary
+    /// directories, and waits until all servers serve. Rate limits are off and the log level is
+    /// `warn`, unless the environment of this process overrides them.
+    pub(crate) async fn start(setup: Setup) -> anyhow::Result<Self> {
         let directory = TempDir::with_prefix("microblog-load-")
             .context("cannot make a temporary directory: set TMPDIR to another directory")?;
-        let started = launch::start(layout, threads, redis_url, directory.path())?;
+        let started = launch::start(setup, directory.path()).await?;
         let system = Self {
             urls: started.urls,
             children: started.children,
-            store: started.store,
+            store: Some(started.store),
+            _files: started.files,
             _directory: Some(directory),
         };
         system.wait().await?;
@@ -59,7 +61,7 @@ impl System {
 
     /// Returns an external system, whose processes are unknown.
     pub(crate) fn external(urls: Urls) -> Self {
-        Self { urls, children: Vec::new(), store: None, _directory: None }
+        Self { urls, children: Vec::new(), store: None, _files: None, _directory: None }
     }
 
     /// Returns the URLs of its servers.
@@ -67,24 +69,23 @@ impl System {
         &self.urls
     }
 
-    /// Returns a new connection of the Redis administrator; `None` for an external Redis.
-    pub(crate) async fn redis(&self) -> anyhow::Result<Option<MultiplexedConnection>> {
+    /// Returns new connections of the administrator of Redis, one to each server; none for an
+    /// external system.
+    pub(crate) async fn redis(&self) -> anyhow::Result<Vec<MultiplexedConnection>> {
         match &self.store {
-            Some(store) => store.admin.connect().await.map(Some),
-            None => Ok(None),
+            Some(store) => store.connect().await,
+            None => Ok(Vec::new()),
         }
     }
 
     /// Waits until no background work is pending. Does nothing for an external system.
     pub(crate) async fn wait_until_quiescent(&self) -> anyhow::Result<()> {
-        let Some(mut admin) = self.redis().await? else { return Ok(()) };
-        quiescence::wait_until_quiescent(&mut admin).await
+        quiescence::wait_until_quiescent(&mut self.redis().await?).await
     }
 
     /// Waits until all posts are delivered to followers. Does nothing for an external system.
     pub(crate) async fn wait_until_delivered(&self) -> anyhow::Result<()> {
-        let Some(mut admin) = self.redis().await? else { return Ok(()) };
-        quiescence::wait_until_delivered(&mut admin).await
+        quiescence::wait_until_delivered(&mut self.redis().await?).await
     }
 
     /// Returns the resource usage so far of the processes that it started, and of its own Redis;
@@ -95,8 +96,8 @@ impl System {
             self.children.iter().map(|child| (child.name(), child.id())).collect();
         let mut redis = None;
         if let Some(store) = &self.store {
-            let (redis_id, usage) = store.admin.usage().await?;
-            ids.push(("redis-server", redis_id));
+            let (redis_ids, usage) = store.usage().await?;
+            ids.extend(REDIS_NAMES.into_iter().zip(redis_ids));
             redis = Some(usage);
         }
         Ok(Usage { processes: procfs::usage(ids.into_iter())?, redis })
@@ -138,17 +139,21 @@ impl Drop for System {
 #[cfg(test)]
 mod tests {
     use microblog_keyspace::redis::cmd;
+    use microblog_local::keys::Keys;
 
     use super::*;
 
-    async fn started(layout: Layout, processes: usize) {
-        let system = System::start(layout, Some(1), None).await.unwrap();
+    async fn started(layout: Layout, redis: Topology, processes: usize) {
+        let setup = Setup { layout, threads: Some(1), redis, tls: false };
+        let system = System::start(setup).await.unwrap();
         let directory = system._directory.as_ref().unwrap().path().to_owned();
-        let mut redis = system.redis().await.unwrap().unwrap();
-        let keys: u64 = cmd("DBSIZE").query_async(&mut redis).await.unwrap();
-        assert!(keys > 0, "the servers use a different Redis");
+        let mut redis = system.redis().await.unwrap();
+        for node in &mut redis {
+            let keys: u64 = cmd("DBSIZE").query_async(node).await.unwrap();
+            assert!(keys > 0, "the servers use a different Redis");
+        }
         let before = system.usage().await.unwrap();
-        let _: String = cmd("PING").query_async(&mut redis).await.unwrap();
+        let _: String = cmd("PING").query_async(&mut redis[0]).await.unwrap();
         let used = system.usage().await.unwrap().since(&before);
         assert!(used.redis.unwrap().commands > 0);
         if cfg!(target_os = "linux") {
@@ -157,26 +162,29 @@ mod tests {
         }
         drop(system);
         assert!(!directory.exists());
-        assert!(cmd("PING").query_async::<String>(&mut redis).await.is_err(), "Redis still runs");
+        for node in &mut redis {
+            assert!(cmd("PING").query_async::<String>(node).await.is_err(), "Redis still runs");
+        }
     }
 
     #[tokio::test]
     async fn a_system_in_one_process_starts_and_cleans_up() {
-        started(Layout::One, 2).await;
+        started(Layout::Colocated, Topology::Single, 2).await;
     }
 
     #[tokio::test]
-    async fn a_system_in_five_processes_starts_and_cleans_up() {
-        started(Layout::Five, 6).await;
+    async fn a_system_in_five_processes_on_a_cluster_starts_and_cleans_up() {
+        started(Layout::Five, Topology::Cluster, 8).await;
     }
 
     #[tokio::test]
     async fn an_external_system_has_no_usage() {
         let at = |port: u16| format!("http://127.0.0.1:{port}");
         let (gateway, user, relation, post, timeline) = (at(1), at(2), at(3), at(4), at(5));
-        let system = System::external(Urls { gateway, user, relation, post, timeline });
+        let keys = Keys::default();
+        let system = System::external(Urls { gateway, user, relation, post, timeline, keys });
         assert_eq!(system.urls().post, "http://127.0.0.1:4");
-        assert!(system.redis().await.unwrap().is_none());
+        assert!(system.redis().await.unwrap().is_empty());
         let usage = system.usage().await.unwrap();
         assert!(usage.processes.is_empty() && usage.redis.is_none());
     }

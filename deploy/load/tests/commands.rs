@@ -46,7 +46,7 @@ const SMALL: [&str; 9] = [
 ];
 
 fn run_small(scenario: &str) -> (String, Value) {
-    measured(&[&["run", scenario, "--start=one"], &SMALL[..]].concat())
+    measured(&[&["run", scenario, "--start=colocated"], &SMALL[..]].concat())
 }
 
 #[test]

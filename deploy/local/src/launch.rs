@@ -5,6 +5,8 @@ use std::{env, net::TcpListener, path::PathBuf};
 
 use anyhow::{Context as _, bail};
 
+use crate::{keys::Keys, services::SERVERS};
+
 // Below the ephemeral port range of Linux.
 const PORTS: std::ops::Range<u16> = 10_000..32_000;
 const ATTEMPTS: usize = 1000;
@@ -32,14 +34,14 @@ pub const DEFAULTS: [(&str, &str); 13] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Layout {
-    /// All servers in one process
-    One,
+    /// All services in one process
+    Colocated,
     /// A process for each service
     Five,
 }
 
-/// The URLs of a system's servers.
-#[derive(Clone, Debug)]
+/// The URLs of a system's servers, and the keys for calls to services.
+#[derive(Clone)]
 pub struct Urls {
     /// The gateway.
     pub gateway: String,
@@ -51,6 +53,8 @@ pub struct Urls {
     pub post: String,
     /// The timeline service.
     pub timeline: String,
+    /// The identity keys.
+    pub keys: Keys,
 }
 
 impl Urls {
@@ -92,11 +96,16 @@ impl Ports {
         self.at(REDIS)
     }
 
-    /// Returns the URLs of the servers.
+    /// Returns the URLs of the servers without TLS.
     pub fn urls(self) -> Urls {
+        self.urls_with("http", Keys::default())
+    }
+
+    /// Returns the URLs of the servers with a scheme, and these keys.
+    pub fn urls_with(self, scheme: &str, keys: Keys) -> Urls {
         let [gateway, user, relation, post, timeline] =
-            [0, 1, 2, 3, 4].map(|offset| format!("http://127.0.0.1:{}", self.at(offset)));
-        Urls { gateway, user, relation, post, timeline }
+            SERVERS.map(|server| format!("{scheme}://{}", server.address(self.0)));
+        Urls { gateway, user, relation, post, timeline, keys }
     }
 }
 

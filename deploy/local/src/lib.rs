@@ -1,5 +1,5 @@
-//! Library of the launcher and the load generator: starting microblog on this machine, edge lists,
-//! graph import, retried calls, and progress output.
+//! Library of the launcher and the load generator: starting microblog on this machine, services in
+//! one process, edge lists, graph import, retried calls, and progress output.
 
 pub mod edges;
 pub mod graph;
@@ -7,5 +7,7 @@ pub mod keys;
 pub mod launch;
 pub mod progress;
 pub mod remote;
+pub mod serve;
+pub mod services;
 pub mod tls;
 pub mod up;

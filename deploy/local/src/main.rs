@@ -1,4 +1,5 @@
-//! `microblog`: runs all servers on one machine in one process, and has tools that call them.
+//! `microblog`: runs servers in one process, on one machine or in production, and has tools that
+//! call them.
 
 mod demo;
 mod export;
@@ -9,7 +10,7 @@ mod verify;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use microblog_local::{edges, graph, keys, progress, remote, tls::Tls, up};
+use microblog_local::{edges, graph, keys, progress, remote, serve, tls::Tls, up};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -29,6 +30,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Up(Box<up::Args>),
+    Serve(Box<serve::Args>),
     Import(import::Args),
     Demo(demo::Args),
     Verify(verify::Args),
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
     let Cli { command, tls } = Cli::parse();
     let outcome = tls.apply().and_then(|()| match command {
         Command::Up(args) => up::run(&args),
+        Command::Serve(args) => serve::run(&args),
         Command::Import(args) => block_on(import::run(args)),
         Command::Demo(args) => block_on(demo::run(args)),
         Command::Verify(args) => block_on(verify::run(args)),

@@ -25,6 +25,11 @@ pub struct Tls {
 static CONFIG: OnceLock<ClientTlsConfig> = OnceLock::new();
 
 impl Tls {
+    /// Returns the configuration of a client with a certificate.
+    pub fn of(ca_file: PathBuf, cert_file: PathBuf, key_file: PathBuf) -> Self {
+        Self { ca_file: Some(ca_file), cert_file: Some(cert_file), key_file: Some(key_file) }
+    }
+
     /// Reads the files. All channels created later use them.
     pub fn apply(&self) -> anyhow::Result<()> {
         let Some(ca_file) = &self.ca_file else {

@@ -9,16 +9,17 @@ mod messages;
 mod orphaned_redis;
 mod port;
 mod redis;
-mod services;
 mod software;
 
 use std::{env, iter, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context as _, bail};
 
-use self::services::Plan;
 pub use self::{access::Access, data_dir::DataDir, redis::Redis, software::Software};
-use crate::keys::Keys;
+use crate::{
+    keys::Keys,
+    services::{Flags, Plan, SERVERS, Server},
+};
 
 /// Starts all servers in one process, with a private redis-server.
 ///
@@ -83,14 +84,14 @@ const REDIS_OFFSET: u16 = 9;
 
 impl Databases {
     /// Returns the services with a database, each with its URL if one is given.
-    fn urls(&self) -> [(&'static str, Option<&str>); 3] {
+    fn urls(&self) -> [(Server, Option<&str>); 3] {
         let Self { user_database_url, relation_database_url, post_database_url } = self;
         [
-            ("user", user_database_url),
-            ("relation", relation_database_url),
-            ("post", post_database_url),
+            (Server::User, user_database_url),
+            (Server::Relation, relation_database_url),
+            (Server::Post, post_database_url),
         ]
-        .map(|(service, url)| (service, url.as_deref().filter(|url| !url.is_empty())))
+        .map(|(server, url)| (server, url.as_deref().filter(|url| !url.is_empty())))
     }
 }
 
@@ -100,7 +101,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if chassis.tls_cert_file.is_some() || chassis.health_listen.is_some() {
         bail!(
             "`microblog up` is for this machine only and has neither TLS nor a health check port: \
-             unset MICROBLOG_TLS_CERT_FILE and MICROBLOG_HEALTH_LISTEN, or start each server as its own process"
+             unset MICROBLOG_TLS_CERT_FILE and MICROBLOG_HEALTH_LISTEN, or use `microblog serve`"
         );
     }
     if env::var_os("MICROBLOG_DATABASE_URL").is_some_and(|url| !url.is_empty()) {
@@ -114,11 +115,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let data = DataDir::open(&data_dir(args)?)?;
     orphaned_redis::stop(&data)?;
     let redis_port = args.port_base + REDIS_OFFSET;
-    for port in services::ports(args.port_base).chain(iter::once(redis_port)) {
+    let ports = SERVERS.map(|server| server.address(args.port_base).port());
+    for port in ports.into_iter().chain(iter::once(redis_port)) {
         port::wait_until_free(port)?;
     }
     let access = data.prepare_redis(redis_port)?;
-    let plan = Plan::new(args, &data, &access)?;
+    let plan = Plan::new(&args.chassis, &flags(args, &data, &access)?)?;
     println!("microblog {} is starting", env!("CARGO_PKG_VERSION"));
     let redis = Redis::start(software.clone(), &data, access)?;
     messages::started(&software, &data, &args.databases, redis_port, args.port_base);
@@ -128,6 +130,45 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     drop(redis);
     println!("stopped; the data are in {}", data.path().display());
     Ok(code)
+}
+
+/// Returns the flags of all servers. Other settings are those of the environment, as for the separate
+/// programs. By default, the databases are in the data directory and limits per address are off; the
+/// environment can override both.
+fn flags(args: &Args, data: &DataDir, access: &Access) -> anyhow::Result<Flags> {
+    let mut flags = Flags::new();
+    for server in SERVERS {
+        let own = flags.entry(server).or_default();
+        own.push(format!("--listen={}", server.address(args.port_base)).into());
+        if server.has_redis() {
+            own.push(format!("--redis-url={}", access.url(server.name())?).into());
+        }
+    }
+    for (server, url) in args.databases.urls() {
+        let file = || data.prepare_database(server.name());
+        let url = url.map_or_else(file, |url| Ok(url.to_owned()))?;
+        flags.entry(server).or_default().push(format!("--database-url={url}").into());
+    }
+    let gateway = flags.entry(Server::Gateway).or_default();
+    gateway.extend(no_limits_per_address().into_iter().map(Into::into));
+    Ok(flags)
+}
+
+/// Returns the flags that disable limits per address, unless the environment sets them. All
+/// clients are on this machine, and their owner may test with many accounts.
+fn no_limits_per_address() -> Vec<&'static str> {
+    let limits = [
+        ("MICROBLOG_LOGINS_PER_MINUTE", "--logins-per-minute=0"),
+        ("MICROBLOG_REGISTRATIONS_PER_HOUR", "--registrations-per-hour=0"),
+        ("MICROBLOG_REGISTRATIONS_PER_HOUR_TOTAL", "--registrations-per-hour-total=0"),
+        ("MICROBLOG_AVAILABILITY_CHECKS_PER_MINUTE", "--availability-checks-per-minute=0"),
+        (
+            "MICROBLOG_AVAILABILITY_CHECKS_PER_MINUTE_TOTAL",
+            "--availability-checks-per-minute-total=0",
+        ),
+    ];
+    let unset = limits.into_iter().filter(|(variable, _)| env::var_os(variable).is_none());
+    unset.map(|(_, flag)| flag).collect()
 }
 
 fn data_dir(args: &Args) -> anyhow::Result<PathBuf> {

@@ -43,7 +43,8 @@ fn allowed(directory: &str, all: &BTreeSet<&str>) -> Option<BTreeSet<String>> {
         "services/shared/record" => these(&[PROTO, DOMAIN, CHASSIS, KEYSPACE]),
         "services/shared/chassis" => these(&[PROTO, DOMAIN, FILES]),
         "gateway" => these(&[PROTO, DOMAIN, CHASSIS]),
-        "deploy/local" | "deploy/load" => {
+        "deploy/load" => these(&all.iter().copied().collect::<Vec<_>>()),
+        "deploy/local" => {
             Some(all.iter().filter(|&&name| name != TESTKIT).map(|&name| name.to_owned()).collect())
         }
         "deploy/faults" => these(&[PROTO, LAUNCHER, TESTKIT]),

@@ -203,7 +203,7 @@ async fn post_authors(
     if PostId::new(post_id).is_none() {
         return Ok(Vec::new());
     }
-    let post = match get_post(gateway, post_id).await {
+    let post = match get_post(gateway, None, post_id).await {
         // This may be a retry, whose answer is the repost of the first attempt. The post service
         // rejects any other: ids are never reused, so the post does not come back.
         Err(status)

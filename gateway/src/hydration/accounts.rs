@@ -5,12 +5,14 @@ use microblog_domain::{IdMap, UserId};
 use microblog_proto::{
     common::ErrorReason,
     gateway::{Author, ListedUser},
+    post::Entity,
     relation::{self, EdgeList, Relation, RelationState},
     user::{self, User},
 };
 use prost_types::Timestamp;
 use tonic::{Code, Status};
 
+use super::mentions::Mentioned;
 use crate::{
     context::{Subject, ViewContext},
     errors,
@@ -35,36 +37,58 @@ impl RelationDetail {
     }
 }
 
-/// Hydration state of accounts: their profiles and viewer relations.
+/// Hydration state of accounts: their profiles and viewer relations, and the accounts that texts
+/// mention.
 #[derive(Debug, Default)]
 pub(crate) struct HydratedAccounts {
     users: IdMap<u64, User>,
     relations: IdMap<u64, Relation>,
+    mentioned: Mentioned,
 }
 
 /// Returns the hydration state of accounts and of the subject, or an error if the subject is
-/// deleted or blocks the viewer. Up to two calls at once: user.BatchGetUsers (not for the owner of
-/// a list), relation.BatchGetRelations (not for an anonymous viewer, and only for accounts whose
-/// relations the context lacks); no call without accounts.
+/// deleted or blocks the viewer. Up to two calls at once: user.BatchGetUsers,
+/// relation.BatchGetRelations (not for an anonymous viewer, and only for accounts whose relations
+/// the context lacks); no call without accounts.
 pub(crate) async fn hydrate_accounts(
     gateway: &Gateway,
     context: ViewContext<'_>,
-    mut ids: Vec<u64>,
+    ids: Vec<u64>,
     detail: RelationDetail,
 ) -> Result<HydratedAccounts, Status> {
-    ids.extend(context.subject.filter(|subject| !subject.is_known()).map(Subject::id));
+    hydrate(gateway, context, ids, Vec::new(), detail).await
+}
+
+/// Returns the hydration state of the authors of texts, and the accounts of the names that the texts
+/// mention. The calls of [`hydrate_accounts`].
+pub(crate) async fn hydrate_authors(
+    gateway: &Gateway,
+    context: ViewContext<'_>,
+    ids: Vec<u64>,
+    names: Vec<String>,
+) -> Result<HydratedAccounts, Status> {
+    hydrate(gateway, context, ids, names, RelationDetail::BlocksAndMutes).await
+}
+
+async fn hydrate(
+    gateway: &Gateway,
+    context: ViewContext<'_>,
+    mut ids: Vec<u64>,
+    names: Vec<String>,
+    detail: RelationDetail,
+) -> Result<HydratedAccounts, Status> {
+    ids.extend(context.subject.map(Subject::id));
     ids.sort_unstable();
     ids.dedup();
-    let mut targets = ids.clone();
-    targets.extend(context.subject.map(Subject::id).filter(|subject| !ids.contains(subject)));
     let (users, relations) = tokio::join!(
-        profiles(gateway, ids),
-        relations(gateway, context.viewer, context.without_relations(&targets), detail)
+        profiles(gateway, ids.clone(), names),
+        relations(gateway, context.viewer, context.without_relations(&ids), detail)
     );
-    let (users, mut relations) = (users?, relations?);
+    let (user::BatchGetUsersResponse { users, named }, mut relations) = (users?, relations?);
     relations.extend_from_slice(context.known);
-    let accounts = HydratedAccounts::new(users, relations);
-    context.viewer.map_or(Ok(()), |_| accounts.require_relations(&targets))?;
+    let mentioned = Mentioned::new(named);
+    let accounts = HydratedAccounts { mentioned, ..HydratedAccounts::new(users, relations) };
+    context.viewer.map_or(Ok(()), |_| accounts.require_relations(&ids))?;
     context.subject.map_or(Ok(()), |subject| accounts.check(subject, reject_blocked))?;
     Ok(accounts)
 }
@@ -90,13 +114,18 @@ async fn relations(
     Ok(errors::reply(response, &[])?.relations)
 }
 
-/// Returns the profiles of the accounts that exist. One call; none without accounts.
-async fn profiles(gateway: &Gateway, user_ids: Vec<u64>) -> Result<Vec<User>, Status> {
-    if user_ids.is_empty() {
-        return Ok(Vec::new());
+/// Returns the profiles of the accounts that exist, and the accounts of names. One call; none without
+/// accounts and names.
+async fn profiles(
+    gateway: &Gateway,
+    user_ids: Vec<u64>,
+    names: Vec<String>,
+) -> Result<user::BatchGetUsersResponse, Status> {
+    if user_ids.is_empty() && names.is_empty() {
+        return Ok(user::BatchGetUsersResponse::default());
     }
-    let request = user::BatchGetUsersRequest { user_ids };
-    Ok(errors::reply(gateway.peers.user().batch_get_users(request).await, &[])?.users)
+    let request = user::BatchGetUsersRequest { user_ids, names };
+    errors::reply(gateway.peers.user().batch_get_users(request).await, &[])
 }
 
 impl HydratedAccounts {
@@ -105,6 +134,7 @@ impl HydratedAccounts {
         Self {
             users: users.into_iter().map(|user| (user.id, user)).collect(),
             relations: relations.into_iter().map(|relation| (relation.user_id, relation)).collect(),
+            mentioned: Mentioned::default(),
         }
     }
 
@@ -125,6 +155,11 @@ impl HydratedAccounts {
         Some(Author { user: Some(user), relation: self.relation(id).into() })
     }
 
+    /// Sets the account ids in the mentions of the text with this id.
+    pub(crate) fn fill_mentions(&self, text_id: u64, entities: &mut [Entity]) {
+        self.mentioned.fill(text_id, entities);
+    }
+
     /// Returns the viewer's follow relation to an account, NONE if no relation is known.
     fn relation(&self, id: u64) -> RelationState {
         self.relations.get(&id).map_or(RelationState::None, Relation::state)
@@ -137,7 +172,7 @@ impl HydratedAccounts {
         subject: Subject,
         rule: fn(&Relation) -> Result<(), Status>,
     ) -> Result<(), Status> {
-        if !subject.is_known() && !self.exists(subject.id()) {
+        if !self.exists(subject.id()) {
             return Err(subject.not_found());
         }
         self.relations.get(&subject.id()).map_or(Ok(()), rule)
@@ -280,7 +315,6 @@ mod tests {
             let error = accounts().check(subject, reject_blocked).unwrap_err();
             assert_eq!(reason_of(&error), Some(reason));
         }
-        accounts().check(Subject::ListOwner(6), reject_blocked).unwrap();
         let (blocked, gone) = (Some(ErrorReason::BlockedByTarget), Some(ErrorReason::PostNotFound));
         assert_eq!(reasons(reject_blocked), [None, None, None, blocked, None, gone]);
         let blocking = Some(ErrorReason::TargetBlocked);

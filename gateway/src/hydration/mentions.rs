@@ -27,6 +27,11 @@ use crate::{errors, state::Gateway};
 pub(crate) struct Mentioned(HashMap<String, u64>);
 
 impl Mentioned {
+    /// Returns the accounts of names from a service's response.
+    pub(crate) fn new(named: Vec<user::NamedUser>) -> Self {
+        Self(named.into_iter().map(|named| (named.name, named.user_id)).collect())
+    }
+
     /// Sets the account ids in the mentions of the text with this id.
     pub(crate) fn fill(&self, text_id: u64, entities: &mut [Entity]) {
         for entity in entities {
@@ -47,29 +52,21 @@ fn is_no_younger(user_id: u64, text_id: u64) -> bool {
     made(user_id).zip(made(text_id)).is_some_and(|(account, text)| account <= text)
 }
 
-/// Resolves [`mentioned_names`]. One call: user.BatchResolveNames; none without names.
-pub(crate) async fn resolve_mentions(
-    gateway: &Gateway,
-    names: Vec<String>,
-) -> Result<Mentioned, Status> {
-    if names.is_empty() {
-        return Ok(Mentioned::default());
-    }
-    let request = user::BatchResolveNamesRequest { names };
-    let response = gateway.peers.user().batch_resolve_names(request).await;
-    let users = errors::reply(response, &[])?.users;
-    Ok(Mentioned(users.into_iter().map(|named| (named.name, named.user_id)).collect()))
-}
-
-/// Resolves the mentions of a text that was just written. The calls of [`resolve_mentions`]. Their
-/// errors leave the outcome open: the text is written, and the caller may retry.
+/// Resolves the mentions of a text that was just written. One call: user.BatchResolveNames; none
+/// without mentions. Its errors leave the outcome open: the text is written, and the caller may retry.
 pub(crate) async fn fill_mentions(
     gateway: &Gateway,
     text_id: u64,
     entities: &mut [Entity],
 ) -> Result<(), Status> {
-    let mentioned = resolve_mentions(gateway, mentioned_names(iter::once(&*entities))).await;
-    mentioned.map_err(errors::after_write)?.fill(text_id, entities);
+    let names = mentioned_names(iter::once(&*entities));
+    if names.is_empty() {
+        return Ok(());
+    }
+    let request = user::BatchResolveNamesRequest { names };
+    let response = gateway.peers.user().batch_resolve_names(request).await;
+    let response = errors::reply(response, &[]).map_err(errors::after_write)?;
+    Mentioned::new(response.users).fill(text_id, entities);
     Ok(())
 }
 

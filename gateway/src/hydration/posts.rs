@@ -17,8 +17,8 @@ use microblog_proto::{
 use tonic::Status;
 
 use super::{
-    accounts::{HydratedAccounts, RelationDetail, hydrate_accounts},
-    mentions::{Mentioned, mentioned_names, resolve_mentions},
+    accounts::{HydratedAccounts, hydrate_authors},
+    mentions::mentioned_names,
 };
 use crate::{
     context::ViewContext,
@@ -46,29 +46,30 @@ const SUPPRESSED_GROWTH: usize = 4;
 /// How many suppressed reposts one round reads at most: they are in memory at once.
 const SUPPRESSED_MAX: usize = 150;
 
-/// Returns a post with its root, or POST_NOT_FOUND. One call: post.GetPost.
-pub(crate) async fn get_post(gateway: &Gateway, post_id: u64) -> Result<Post, Status> {
-    let request = post::GetPostRequest { post_id, viewer_id: 0 };
+/// Returns a post with its root, and which of both the viewer likes; or POST_NOT_FOUND. One call:
+/// post.GetPost.
+pub(crate) async fn get_post(
+    gateway: &Gateway,
+    viewer: Option<UserId>,
+    post_id: u64,
+) -> Result<Post, Status> {
+    let request = post::GetPostRequest { post_id, viewer_id: viewer_id(viewer) };
     let response = gateway.peers.post().get_post(request).await;
     errors::required(errors::reply(response, &[("post_id", "post_id")])?.post)
+}
+
+/// Returns the `viewer_id` of a request: 0 for an anonymous viewer.
+pub(crate) fn viewer_id(viewer: Option<UserId>) -> u64 {
+    viewer.map_or(0, UserId::get)
 }
 
 /// Hydration state of posts and their roots.
 pub(crate) struct HydratedPosts {
     authors: HydratedAccounts,
-    mentioned: Mentioned,
-    /// The posts that the viewer likes.
-    liked: IdSet<u64>,
 }
 
-/// Returns the hydration state of posts and their roots. Up to four calls at once:
-/// user.BatchGetUsers, relation.BatchGetRelations (only for authors whose relations the context
-/// lacks) and post.BatchGetLiked (only for posts with likes), neither of them for an anonymous
-/// viewer, user.BatchResolveNames (not without mentions).
-///
-/// The viewer does not like a post without likes: likes and their count change in one step, in
-/// Redis and in the archive, and move between the two together. The count was read after the call
-/// began, so it includes every like that was confirmed before and not taken back.
+/// Returns the hydration state of posts and their roots. Up to two calls at once: those of
+/// [`hydrate_authors`].
 pub(crate) async fn hydrate_posts(
     gateway: &Gateway,
     context: ViewContext<'_>,
@@ -76,29 +77,9 @@ pub(crate) async fn hydrate_posts(
 ) -> Result<HydratedPosts, Status> {
     let with_roots = || posts.iter().flat_map(|post| [Some(post), post.root.as_deref()]).flatten();
     let author_ids = with_roots().map(|post| post.author_id).collect();
-    let liked_ids = with_roots().filter(|post| post.likes > 0).map(|post| post.id).collect();
     let names = mentioned_names(with_roots().map(|post| &post.entities[..]));
-    let (authors, mentioned, liked) = tokio::join!(
-        hydrate_accounts(gateway, context, author_ids, RelationDetail::BlocksAndMutes),
-        resolve_mentions(gateway, names),
-        liked_by_viewer(gateway, context.viewer, liked_ids)
-    );
-    Ok(HydratedPosts { authors: authors?, mentioned: mentioned?, liked: liked? })
-}
-
-/// Returns the posts that the viewer likes. One call; none for an anonymous viewer or without
-/// posts.
-async fn liked_by_viewer(
-    gateway: &Gateway,
-    viewer: Option<UserId>,
-    post_ids: Vec<u64>,
-) -> Result<IdSet<u64>, Status> {
-    let Some(viewer) = viewer.filter(|_| !post_ids.is_empty()) else {
-        return Ok(IdSet::default());
-    };
-    let request = post::BatchGetLikedRequest { user_id: viewer.get(), post_ids };
-    let response = gateway.peers.post().batch_get_liked(request).await;
-    Ok(errors::reply(response, &[])?.post_ids.into_iter().collect())
+    let authors = hydrate_authors(gateway, context, author_ids, names).await?;
+    Ok(HydratedPosts { authors })
 }
 
 /// Returns posts as the viewer sees them, without those of authors who are deleted or hidden from
@@ -128,8 +109,7 @@ impl HydratedPosts {
             None => (RootState::None, None),
         };
         post.root_deleted = root_state == RootState::Deleted;
-        post.liked = self.liked.contains(&post.id);
-        self.mentioned.fill(post.id, &mut post.entities);
+        self.authors.fill_mentions(post.id, &mut post.entities);
         Some(ViewedPost {
             post: Some(post),
             author: Some(author),
@@ -163,7 +143,7 @@ pub(crate) async fn hydrate_entries(
     entries: &[Entry],
 ) -> Result<Vec<Option<ViewedPost>>, Status> {
     let ids: Vec<u64> = entries.iter().map(|entry| entry.post_id).collect();
-    let posts = get_posts(gateway, &ids).await?;
+    let posts = get_posts(gateway, context.viewer, &ids).await?;
     let shown = viewed_posts(gateway, context, posts).await?;
     if shown.len() == entries.len() {
         return Ok(shown.into_iter().map(Some).collect());
@@ -174,7 +154,7 @@ pub(crate) async fn hydrate_entries(
         if ids.is_empty() {
             return Ok(slots.shown);
         }
-        let posts = get_posts(gateway, &ids).await?;
+        let posts = get_posts(gateway, context.viewer, &ids).await?;
         slots.take(by_id(viewed_posts(gateway, context, posts).await?));
     }
 }
@@ -191,11 +171,16 @@ pub(crate) async fn viewed_posts_in_place(
     Ok(ids.iter().map(|id| shown.remove(id)).collect())
 }
 
-/// Returns the posts that exist, with their roots, in the order of their ids in the request.
-/// post.BatchGetPosts once for every 25, all at once.
-async fn get_posts(gateway: &Gateway, ids: &[u64]) -> Result<Vec<Post>, Status> {
+/// Returns the posts that exist, with their roots and which of them the viewer likes, in the order of
+/// their ids in the request. post.BatchGetPosts once for every 25, all at once.
+async fn get_posts(
+    gateway: &Gateway,
+    viewer: Option<UserId>,
+    ids: &[u64],
+) -> Result<Vec<Post>, Status> {
     let batch = |ids: &[u64]| {
-        let request = post::BatchGetPostsRequest { post_ids: ids.to_vec(), viewer_id: 0 };
+        let (post_ids, viewer_id) = (ids.to_vec(), viewer_id(viewer));
+        let request = post::BatchGetPostsRequest { post_ids, viewer_id };
         gateway.peers.post().batch_get_posts(request)
     };
     let batches: Vec<_> = ids.chunks(ENTRIES_PER_MESSAGE).map(batch).collect();
@@ -273,7 +258,8 @@ mod tests {
 
     /// Returns a repost by 1 of a post by 2.
     fn repost() -> Post {
-        let root = Post { id: 20, author_id: 2, text: "root".to_owned(), ..Post::default() };
+        let (text, liked) = ("root".to_owned(), true);
+        let root = Post { id: 20, author_id: 2, text, liked, ..Post::default() };
         let root_id = root.id;
         Post { id: 10, author_id: 1, root_id, root: Some(Box::new(root)), ..Post::default() }
     }
@@ -281,8 +267,7 @@ mod tests {
     fn hydrated(users: &[u64], relations: Vec<Relation>) -> HydratedPosts {
         let user = |&id| User { id, name: format!("n{id}"), ..User::default() };
         let authors = HydratedAccounts::new(users.iter().map(user).collect(), relations);
-        let liked = [20].into_iter().collect();
-        HydratedPosts { authors, mentioned: Mentioned::default(), liked }
+        HydratedPosts { authors }
     }
 
     #[test]

@@ -11,8 +11,8 @@ use tonic::Status;
 
 use crate::{
     context::{
-        AccountRef, Subject, Token, ViewContext, authenticate, authenticate_optional,
-        viewer_account_and, viewer_and_account, viewer_and_account_id,
+        AccountRef, Subject, Token, ViewContext, authenticate_and, authenticate_optional,
+        viewer_account_and, viewer_and_account_id,
     },
     errors,
     hydration::accounts::{AccountEntry, BlockedAccounts, listed_accounts},
@@ -117,10 +117,10 @@ pub(crate) async fn view_mutes(
     Ok(gateway::ViewMutesResponse { users, next_page_token })
 }
 
-/// Shows a public list. 5 calls, 3 without a token, for a page that one skeleton fills: by id,
-/// user.Authenticate ∥ user.GetUser ∥ the list, then user.BatchGetUsers ∥
-/// relation.BatchGetRelations; by name, user.Authenticate ∥ user.GetUserByName, then the list, then
-/// the same. Each of up to 4 further skeletons costs 3 (2) more: up to 17 (11).
+/// Shows a list that does not depend on the viewer. 3 calls, 2 without a token, for a page that one
+/// skeleton fills: by id, user.Authenticate, relation.ListEdges (with the viewer's relations), then
+/// user.BatchGetUsers; by name, user.Authenticate ∥ user.GetUserByName, then the others. Each of up to
+/// 4 further skeletons costs 2 more: up to 12.
 async fn view_list(
     gateway: &Gateway,
     list: Result<impl FnOnce(UserId) -> AccountList, Invalid>,
@@ -131,20 +131,10 @@ async fn view_list(
 ) -> Result<Page<ListedUser>, Status> {
     let fields = (AccountRef::parse(user), list, PageRequest::parse(page_size, page_token));
     let (user, list, page) = fields.all().map_err(status::invalid)?;
-    let first = |owner| async move {
-        let list = list(owner);
-        Ok((list, list.skeleton(gateway, page.size, page.token).await?))
-    };
-    let viewer = authenticate_optional(gateway, token);
-    let (viewer, owner, (list, first)) = viewer_account_and(gateway, viewer, &user, first).await?;
-    let context = ViewContext::new(viewer).with_subject(Subject::ListOwner(owner.get()));
-    fill_page(gateway, &list, context, page.size, first).await
+    view_page(gateway, list, token, &user, page).await
 }
 
-/// Shows the followers of the viewer that the viewer does not follow. 4 calls for a page that one
-/// skeleton fills: user.Authenticate (∥ user.GetUserByName, by name), then relation.ListEdges, then
-/// user.BatchGetUsers ∥ relation.BatchGetRelations. Each of up to 4 further skeletons costs up
-/// to 3 more: up to 17.
+/// Shows the followers of the viewer that the viewer does not follow. The calls of [`view_list`].
 async fn view_not_followed_back(
     gateway: &Gateway,
     token: Option<Token>,
@@ -156,18 +146,16 @@ async fn view_not_followed_back(
     let (user, page) = fields.all().map_err(status::invalid)?;
     let viewer = authenticate_optional(gateway, token);
     let (viewer, owner) = viewer_and_account_id(gateway, viewer, &user).await?;
-    if viewer != Some(owner) {
+    let Some(viewer) = viewer.filter(|viewer| *viewer == owner) else {
         let problem = "is only for the viewer's own followers";
         return Err(status::invalid([Invalid::new("not_followed_back", problem)]));
-    }
-    let list = AccountList::of(EdgeList::FollowersNotFollowedBack, owner);
-    view_page(gateway, list, ViewContext::new(viewer), page).await
+    };
+    let list = AccountList::of(EdgeList::FollowersNotFollowedBack, owner).seen_by(Some(viewer));
+    let first = list.skeleton(gateway, page.size, page.token).await?;
+    fill_page(gateway, &list, ViewContext::new(Some(viewer)), page.size, first).await
 }
 
-/// Shows a list that depends on an account and the viewer. 5 calls for a page that one skeleton
-/// fills: user.Authenticate ∥ user.GetUser or user.GetUserByName, then the list, then
-/// user.BatchGetUsers ∥ relation.BatchGetRelations. Each of up to 4 further skeletons costs up to 3
-/// more: up to 17.
+/// Shows a list that depends on an account and the viewer. The calls of [`view_list`].
 async fn view_shared_list(
     gateway: &Gateway,
     list: EdgeList,
@@ -178,15 +166,12 @@ async fn view_shared_list(
 ) -> Result<Page<ListedUser>, Status> {
     let fields = (AccountRef::parse(user), PageRequest::parse(page_size, page_token));
     let (user, page) = fields.all().map_err(status::invalid)?;
-    let (viewer, owner) = viewer_and_account(gateway, authenticate(gateway, token), &user).await?;
-    let context = ViewContext::new(Some(viewer)).with_subject(Subject::ListOwner(owner.get()));
-    let list = AccountList { viewer: Some(viewer), ..AccountList::of(list, owner) };
-    view_page(gateway, list, context, page).await
+    view_page(gateway, |owner| AccountList::of(list, owner), Some(token), &user, page).await
 }
 
-/// Shows a list that only its owner sees. 4 calls for a page that one skeleton fills:
-/// user.Authenticate, then the list, then user.BatchGetUsers ∥ relation.BatchGetRelations. Each of
-/// up to 4 further skeletons costs up to 3 more: up to 16.
+/// Shows a list that only its owner sees. 3 calls for a page that one skeleton fills:
+/// user.Authenticate, relation.ListEdges, then user.BatchGetUsers. Each of up to 4 further skeletons
+/// costs 2 more: up to 11.
 async fn view_own_list(
     gateway: &Gateway,
     list: EdgeList,
@@ -195,18 +180,28 @@ async fn view_own_list(
     page_token: String,
 ) -> Result<Page<ListedUser>, Status> {
     let page = PageRequest::parse_only(page_size, page_token)?;
-    let viewer = authenticate(gateway, token).await?;
-    let list = AccountList { viewer: Some(viewer), ..AccountList::of(list, viewer) };
-    view_page(gateway, list, ViewContext::new(Some(viewer)), page).await
+    let first = |viewer| async move {
+        let list = AccountList::of(list, viewer).seen_by(Some(viewer));
+        Ok((list, list.skeleton(gateway, page.size, page.token).await?))
+    };
+    let (viewer, (list, first)) = authenticate_and(gateway, token, first).await?;
+    fill_page(gateway, &list, ViewContext::new(Some(viewer)), page.size, first).await
 }
 
+/// Shows a list of an account, unless the account does not exist or blocks the viewer.
 async fn view_page(
     gateway: &Gateway,
-    list: AccountList,
-    context: ViewContext<'_>,
+    list: impl FnOnce(UserId) -> AccountList,
+    token: Option<Token>,
+    user: &AccountRef,
     page: PageRequest,
 ) -> Result<Page<ListedUser>, Status> {
-    let first = list.skeleton(gateway, page.size, page.token).await?;
+    let first = |viewer, owner| async move {
+        let list = list(owner).seen_by(viewer);
+        Ok((list, list.skeleton(gateway, page.size, page.token).await?))
+    };
+    let (viewer, owner, (list, first)) = viewer_account_and(gateway, token, user, first).await?;
+    let context = ViewContext::new(viewer).with_subject(Subject::Account(owner.get()));
     fill_page(gateway, &list, context, page.size, first).await
 }
 
@@ -216,7 +211,7 @@ struct AccountList {
     list: EdgeList,
     /// The account with the list.
     owner: UserId,
-    /// The viewer, if the list depends on the viewer or is private.
+    /// The viewer, whose relations a page has, and on whom the list may depend.
     viewer: Option<UserId>,
     order: FollowOrder,
 }
@@ -243,7 +238,8 @@ impl Listing for AccountList {
         };
         let page = errors::reply(gateway.peers.relation().list_edges(request).await, FIELDS)?;
         let entry = |edge: Edge| AccountEntry { user_id: edge.user_id, since: edge.since };
-        Ok(Skeleton::new(page.edges.into_iter().map(entry).collect(), page.next_page_token))
+        let entries = page.edges.into_iter().map(entry).collect();
+        Ok(Skeleton { entries, next: page.next_page_token, relations: page.relations })
     }
 
     async fn hydrate(
@@ -260,6 +256,11 @@ impl AccountList {
     /// Returns a list of an account, newest first.
     fn of(list: EdgeList, owner: UserId) -> Self {
         Self { list, owner, viewer: None, order: FollowOrder::Unspecified }
+    }
+
+    /// Returns the same list with a viewer.
+    fn seen_by(self, viewer: Option<UserId>) -> Self {
+        Self { viewer, ..self }
     }
 
     /// Returns the accounts that an account follows, in this order.

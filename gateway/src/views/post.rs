@@ -4,7 +4,7 @@
 //! the post and its lists are deleted, too.
 
 use microblog_chassis::status;
-use microblog_domain::{Fields as _, Invalid, PostId};
+use microblog_domain::{Fields as _, Invalid, PostId, UserId};
 use microblog_proto::{
     gateway::{self, ListedUser, ViewedComment, ViewedPost},
     post::{self, Comment, CommentOrder, Like, Post},
@@ -12,14 +12,12 @@ use microblog_proto::{
 use tonic::Status;
 
 use crate::{
-    context::{Subject, Token, ViewContext, authenticate_optional},
+    context::{Subject, Token, ViewContext, authenticate_optional_and},
     errors,
     hydration::{
-        accounts::{
-            AccountEntry, BlockedAccounts, RelationDetail, hydrate_accounts, listed_accounts,
-        },
-        mentions::{mentioned_names, resolve_mentions},
-        posts::{get_post, hydrate_posts, viewed_posts},
+        accounts::{AccountEntry, BlockedAccounts, hydrate_authors, listed_accounts},
+        mentions::mentioned_names,
+        posts::{get_post, hydrate_posts, viewed_posts, viewer_id},
     },
     paging::{Listing, Page, PageRequest, Skeleton, fill_page},
     state::Gateway,
@@ -28,16 +26,15 @@ use crate::{
 /// The fields of the lists' requests that the caller controls.
 const FIELDS: errors::Fields = &[("post_id", "post_id"), ("page_token", "page_token")];
 
-/// Shows a post. Up to 6 calls, 3 without a token: user.Authenticate ∥ post.GetPost, then those of
+/// Shows a post. 4 calls, 2 without a token: user.Authenticate, post.GetPost, then those of
 /// [`hydrate_posts`].
 pub(crate) async fn view_post(
     gateway: &Gateway,
     token: Option<Token>,
     request: gateway::ViewPostRequest,
 ) -> Result<gateway::ViewPostResponse, Status> {
-    let (viewer, post) =
-        tokio::join!(authenticate_optional(gateway, token), get_post(gateway, request.post_id));
-    let (viewer, post) = (viewer?, post?);
+    let post = |viewer| get_post(gateway, viewer, request.post_id);
+    let (viewer, post) = authenticate_optional_and(gateway, token, post).await?;
     let context = ViewContext::new(viewer).with_subject(Subject::PostAuthor(post.author_id));
     let hydrated = hydrate_posts(gateway, context, std::slice::from_ref(&post)).await?;
     let post = errors::required(hydrated.view(post))?;
@@ -45,7 +42,7 @@ pub(crate) async fn view_post(
 }
 
 /// Shows the accounts that like a post. 5 calls, 3 without a token, for a page that one skeleton
-/// fills: user.Authenticate ∥ post.GetPost ∥ post.ListLikers, then user.BatchGetUsers ∥
+/// fills: user.Authenticate, post.GetPost ∥ post.ListLikers, then user.BatchGetUsers ∥
 /// relation.BatchGetRelations. Each of up to 4 further skeletons costs 3 (2) more: up to 17 (11).
 pub(crate) async fn view_likers(
     gateway: &Gateway,
@@ -55,15 +52,14 @@ pub(crate) async fn view_likers(
     let gateway::ViewLikersRequest { post_id, page_size, page_token } = request;
     let fields = (PostId::parse("post_id", post_id), PageRequest::parse(page_size, page_token));
     let (post, page) = fields.all().map_err(status::invalid)?;
-    let page = view_list(gateway, post, Likers(post), token, page).await?;
+    let page = view_list(gateway, post, |_| Likers(post), token, page).await?;
     let Page { entries: users, next_page_token } = page;
     Ok(gateway::ViewLikersResponse { users, next_page_token })
 }
 
-/// Shows the comments on a post. Up to 6 calls, 4 without a token, for a page that one skeleton
-/// fills: user.Authenticate ∥ post.GetPost ∥ post.ListComments, then user.BatchGetUsers ∥
-/// relation.BatchGetRelations ∥ user.BatchResolveNames (not without mentions). Each of up to 4
-/// further skeletons costs up to 4 (3) more: up to 22 (16).
+/// Shows the comments on a post. 5 calls, 3 without a token, for a page that one skeleton fills:
+/// user.Authenticate, post.GetPost ∥ post.ListComments, then user.BatchGetUsers ∥
+/// relation.BatchGetRelations. Each of up to 4 further skeletons costs 3 (2) more: up to 17 (11).
 pub(crate) async fn view_comments(
     gateway: &Gateway,
     token: Option<Token>,
@@ -75,14 +71,14 @@ pub(crate) async fn view_comments(
     let (post, page) =
         (PostId::parse("post_id", post_id), PageRequest::parse(page_size, page_token));
     let (post, order, page) = (post, order, page).all().map_err(status::invalid)?;
-    let page = view_list(gateway, post, Comments { post, order }, token, page).await?;
+    let page = view_list(gateway, post, |_| Comments { post, order }, token, page).await?;
     let Page { entries: comments, next_page_token } = page;
     Ok(gateway::ViewCommentsResponse { comments, next_page_token })
 }
 
-/// Shows the reposts of a post. Up to 7 calls, 4 without a token, for a page that one skeleton
-/// fills: user.Authenticate ∥ post.GetPost ∥ post.ListReposts, then those of [`hydrate_posts`].
-/// Each of up to 4 further skeletons costs up to 5 (3) more: up to 27 (16).
+/// Shows the reposts of a post. 5 calls, 3 without a token, for a page that one skeleton fills:
+/// user.Authenticate, post.GetPost ∥ post.ListReposts, then those of [`hydrate_posts`]. Each of up to
+/// 4 further skeletons costs 3 (2) more: up to 17 (11).
 pub(crate) async fn view_reposts(
     gateway: &Gateway,
     token: Option<Token>,
@@ -91,7 +87,8 @@ pub(crate) async fn view_reposts(
     let gateway::ViewRepostsRequest { post_id, page_size, page_token } = request;
     let fields = (PostId::parse("post_id", post_id), PageRequest::parse(page_size, page_token));
     let (post, page) = fields.all().map_err(status::invalid)?;
-    let page = view_list(gateway, post, Reposts(post), token, page).await?;
+    let reposts = |viewer| Reposts { post, viewer };
+    let page = view_list(gateway, post, reposts, token, page).await?;
     let Page { entries: posts, next_page_token } = page;
     Ok(gateway::ViewRepostsResponse { posts, next_page_token })
 }
@@ -101,16 +98,19 @@ pub(crate) async fn view_reposts(
 async fn view_list<L: Listing<Cursor = String>>(
     gateway: &Gateway,
     post: PostId,
-    list: L,
+    list: impl FnOnce(Option<UserId>) -> L,
     token: Option<Token>,
     page: PageRequest,
 ) -> Result<Page<L::Shown>, Status> {
-    let (viewer, post, first) = tokio::join!(
-        authenticate_optional(gateway, token),
-        get_post(gateway, post.get()),
-        list.skeleton(gateway, page.size, page.token)
-    );
-    let (viewer, post, first) = (viewer?, post?, first?);
+    let first = |viewer| async move {
+        let list = list(viewer);
+        let (post, first) = tokio::join!(
+            get_post(gateway, None, post.get()),
+            list.skeleton(gateway, page.size, page.token)
+        );
+        Ok((list, post?, first?))
+    };
+    let (viewer, (list, post, first)) = authenticate_optional_and(gateway, token, first).await?;
     let context = ViewContext::new(viewer).with_subject(Subject::PostAuthor(post.author_id));
     fill_page(gateway, &list, context, page.size, first).await
 }
@@ -178,14 +178,10 @@ impl Listing for Comments {
     ) -> Result<Vec<Option<ViewedComment>>, Status> {
         let author_ids = comments.iter().map(|comment| comment.author_id).collect();
         let names = mentioned_names(comments.iter().map(|comment| &comment.entities[..]));
-        let (authors, mentioned) = tokio::join!(
-            hydrate_accounts(gateway, context, author_ids, RelationDetail::BlocksAndMutes),
-            resolve_mentions(gateway, names)
-        );
-        let (authors, mentioned) = (authors?, mentioned?);
+        let authors = hydrate_authors(gateway, context, author_ids, names).await?;
         let view = |mut comment: Comment| {
             let author = Some(authors.author(comment.author_id)?);
-            mentioned.fill(comment.id, &mut comment.entities);
+            authors.fill_mentions(comment.id, &mut comment.entities);
             Some(ViewedComment { comment: Some(comment), author })
         };
         let visible = comments.into_iter().filter(|comment| !authors.is_hidden(comment.author_id));
@@ -194,7 +190,10 @@ impl Listing for Comments {
 }
 
 /// The reposts of a post.
-struct Reposts(PostId);
+struct Reposts {
+    post: PostId,
+    viewer: Option<UserId>,
+}
 
 impl Listing for Reposts {
     type Entry = Post;
@@ -207,8 +206,9 @@ impl Listing for Reposts {
         size: usize,
         page_token: String,
     ) -> Result<Skeleton<Post>, Status> {
-        let (post_id, page_size) = (self.0.get(), size as i32);
-        let request = post::ListRepostsRequest { post_id, viewer_id: 0, page_size, page_token };
+        let (post_id, viewer_id) = (self.post.get(), viewer_id(self.viewer));
+        let page_size = size as i32;
+        let request = post::ListRepostsRequest { post_id, viewer_id, page_size, page_token };
         let response = errors::reply(gateway.peers.post().list_reposts(request).await, FIELDS)?;
         Ok(Skeleton::new(response.posts, response.next_page_token))
     }

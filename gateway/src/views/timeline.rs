@@ -16,12 +16,9 @@ use microblog_proto::{
 use tonic::{Code, Status};
 
 use crate::{
-    context::{
-        AccountRef, Subject, Token, ViewContext, authenticate, authenticate_optional,
-        viewer_account_and,
-    },
+    context::{AccountRef, Subject, Token, ViewContext, authenticate_and, viewer_account_and},
     errors,
-    hydration::posts::{ENTRY_BYTES_MAX, hydrate_entries, viewed_posts_in_place},
+    hydration::posts::{ENTRY_BYTES_MAX, hydrate_entries, viewed_posts_in_place, viewer_id},
     paging::{Budget, Cursor, Filling, Listing, PageRequest, RESPONSE_BYTES_MAX, Skeleton, fill},
     state::Gateway,
 };
@@ -34,20 +31,19 @@ const BUDGET: Budget = Budget {
     overfetches: true,
 };
 
-/// Shows the viewer's home timeline. Up to 7 calls for a page of up to 25 that one skeleton fills:
-/// user.Authenticate, then timeline.GetTimeline, then post.BatchGetPosts, then user.BatchGetUsers ∥
+/// Shows the viewer's home timeline. Up to 5 calls for a page of up to 25 that one skeleton fills:
+/// user.Authenticate, timeline.GetTimeline, then post.BatchGetPosts, then user.BatchGetUsers ∥
 /// relation.BatchGetRelations (only for authors of roots, since the timeline service returns the
-/// relations of the other authors) ∥ post.BatchGetLiked (only for posts with likes) ∥
-/// user.BatchResolveNames (not without mentions).
+/// relations of the other authors).
 ///
 /// A larger page takes skeletons of up to 50 entries, and a page with many hidden entries takes
-/// more of them: up to 48, of up to 7 calls each (post.BatchGetPosts twice). If a post with
-/// suppressed reposts is not shown, its skeleton costs up to 10 more: post.BatchGetPosts up to 6
-/// times, then the last four once more; and that up to 9 times while none of the reposts is
+/// more of them: up to 48, of up to 5 calls each (post.BatchGetPosts twice). If a post with
+/// suppressed reposts is not shown, its skeleton costs up to 8 more: post.BatchGetPosts up to 6
+/// times, then the last two once more; and that up to 9 times while none of the reposts is
 /// visible.
 ///
 /// A page of older posts than the newest 800 costs user.Authenticate, then timeline.ListAuthors,
-/// then post.ListAuthorsPosts once for every 500 authors, all at once, and the last four of above
+/// then post.ListAuthorsPosts once for every 500 authors, all at once, and the last two of above
 /// once for every 50 posts; with long texts or hidden posts, the calls after timeline.ListAuthors up
 /// to 7 times more. The page at the end of the newest 800 costs both.
 pub(crate) async fn view_home(
@@ -76,14 +72,12 @@ pub(crate) async fn view_friends(
     Ok(gateway::ViewFriendsResponse { posts, next_page_token, since_token })
 }
 
-/// Shows the posts of an account to any viewer whom it does not block. Up to 7 calls, 4 without a
-/// token, for a page of up to 50: by id, user.Authenticate ∥ user.GetUser ∥ post.ListAuthorsPosts,
-/// then user.BatchGetUsers ∥ relation.BatchGetRelations ∥ post.BatchGetLiked (only for posts with
-/// likes) ∥ user.BatchResolveNames (not without mentions); by name, user.Authenticate ∥
-/// user.GetUserByName, then post.ListAuthorsPosts, then the same.
+/// Shows the posts of an account to any viewer whom it does not block. 4 calls, 2 without a token,
+/// for a page of up to 50: by id, user.Authenticate, post.ListAuthorsPosts, then user.BatchGetUsers ∥
+/// relation.BatchGetRelations; by name, user.Authenticate ∥ user.GetUserByName, then the others.
 ///
-/// A larger page costs the last four once for every 50 posts; with long texts, post.ListAuthorsPosts
-/// and the last four up to 7 times more.
+/// A larger page costs the last two once for every 50 posts; with long texts, post.ListAuthorsPosts
+/// and the last two up to 7 times more.
 pub(crate) async fn view_user_timeline(
     gateway: &Gateway,
     token: Option<Token>,
@@ -93,16 +87,16 @@ pub(crate) async fn view_user_timeline(
     let fields = (AccountRef::parse(user), PageRequest::parse(page_size, page_token));
     let (user, page) = fields.all().map_err(status::invalid)?;
     let requested = (&page, &since_token[..]);
-    let first = |author: UserId| async move {
+    let first = |viewer, author: UserId| async move {
         let (page, since_token) = requested;
         let cursor = UserCursor::parse(author, since_token, &page.token)?;
-        let posts = AuthorsPosts { authors: vec![author.get()], after_id: cursor.seen_id };
+        let (authors, after_id) = (vec![author.get()], cursor.seen_id);
+        let posts = AuthorsPosts { authors, viewer, after_id };
         let first = posts.skeleton(gateway, page.size, cursor.before_id).await?;
         Ok((posts, cursor, first))
     };
-    let viewer = authenticate_optional(gateway, token);
     let (viewer, author, (posts, mut cursor, first)) =
-        viewer_account_and(gateway, viewer, &user, first).await?;
+        viewer_account_and(gateway, token, &user, first).await?;
     let context = ViewContext::new(viewer).with_subject(Subject::Account(author.get()));
     let mut filling = Filling::new(page.size, BUDGET);
     let filled = fill(gateway, &posts, context, first, &mut cursor.before_id, &mut filling).await;
@@ -113,7 +107,7 @@ pub(crate) async fn view_user_timeline(
     Ok(gateway::ViewUserTimelineResponse { posts: filling.shown, next_page_token, since_token })
 }
 
-/// Counts the new entries of the viewer's home timeline. 2 calls: user.Authenticate, then
+/// Counts the new entries of the viewer's home timeline. 2 calls: user.Authenticate,
 /// timeline.CountNew.
 pub(crate) async fn count_new(
     gateway: &Gateway,
@@ -121,9 +115,12 @@ pub(crate) async fn count_new(
     request: gateway::CountNewRequest,
 ) -> Result<gateway::CountNewResponse, Status> {
     const FIELDS: errors::Fields = &[("since_token", "since_token")];
-    let user_id = authenticate(gateway, token).await?.get();
-    let request = timeline::CountNewRequest { user_id, since_token: request.since_token };
-    let response = errors::reply(gateway.peers.timeline().count_new(request).await, FIELDS)?;
+    let count = |viewer: UserId| async move {
+        let (user_id, since_token) = (viewer.get(), request.since_token);
+        let request = timeline::CountNewRequest { user_id, since_token };
+        errors::reply(gateway.peers.timeline().count_new(request).await, FIELDS)
+    };
+    let (_, response) = authenticate_and(gateway, token, count).await?;
     Ok(gateway::CountNewResponse { count: response.count })
 }
 
@@ -145,16 +142,19 @@ async fn view_own(
     since_token: String,
     page: PageRequest,
 ) -> Result<TimelinePage, Status> {
-    let viewer = authenticate(gateway, token).await?;
-    let timeline = OwnTimeline { viewer, kind, since_token };
+    let PageRequest { size, token: page_token } = page;
+    let first = |viewer| async move {
+        let timeline = OwnTimeline { viewer, kind, since_token };
+        let start = timeline.start(gateway, size, page_token).await?;
+        Ok((timeline, start))
+    };
+    let (viewer, (timeline, start)) = authenticate_and(gateway, token, first).await?;
     let context = ViewContext::new(Some(viewer));
-    let mut filling = Filling::new(page.size, BUDGET);
-    let mut older = match OlderCursor::from_token(timeline.scope(), &page.token) {
-        Some(cursor) => cursor,
-        None => {
-            let mut end = RecentCursor { next_page_token: page.token, ..RecentCursor::default() };
-            let first = timeline.skeleton(gateway, page.size.min(BUDGET.batch_max), end.clone());
-            fill(gateway, &timeline, context, first.await?, &mut end, &mut filling).await?;
+    let mut filling = Filling::new(size, BUDGET);
+    let mut older = match start {
+        Start::Older(cursor) => cursor,
+        Start::Recent(mut end, first) => {
+            fill(gateway, &timeline, context, first, &mut end, &mut filling).await?;
             let RecentCursor { next_page_token, since_token, older_than_id } = end;
             if older_than_id == 0 {
                 return Ok(TimelinePage { posts: filling.shown, next_page_token, since_token });
@@ -184,7 +184,7 @@ async fn fill_older(
     let request = timeline::ListAuthorsRequest { user_id, kind };
     let response = gateway.peers.timeline().list_authors(request).await;
     let authors = errors::reply(response, &[])?.author_ids;
-    let posts = AuthorsPosts { authors, after_id: 0 };
+    let posts = AuthorsPosts { authors, viewer: context.viewer, after_id: 0 };
     let first = posts.skeleton(gateway, filling.missing(), *end).await?;
     fill(gateway, &posts, context, first, end, filling).await
 }
@@ -195,6 +195,14 @@ fn unless_shown(filled: Result<(), Status>, filling: &Filling<ViewedPost>) -> Re
         Err(status) if status.code() == Code::Unavailable && !filling.shown.is_empty() => Ok(()),
         filled => filled,
     }
+}
+
+/// Where a page of the viewer's home or friends timeline starts.
+enum Start {
+    /// In the recent entries, with those that follow.
+    Recent(RecentCursor, Skeleton<Entry, RecentCursor>),
+    /// In the older posts.
+    Older(OlderCursor),
 }
 
 /// The recent entries of the viewer's home or friends timeline.
@@ -224,6 +232,21 @@ impl Cursor for RecentCursor {
 }
 
 impl OwnTimeline {
+    /// Returns where a page starts. One call, none in the older posts: timeline.GetTimeline.
+    async fn start(
+        &self,
+        gateway: &Gateway,
+        size: usize,
+        page_token: String,
+    ) -> Result<Start, Status> {
+        if let Some(cursor) = OlderCursor::from_token(self.scope(), &page_token) {
+            return Ok(Start::Older(cursor));
+        }
+        let start = RecentCursor { next_page_token: page_token, ..RecentCursor::default() };
+        let first = self.skeleton(gateway, size.min(BUDGET.batch_max), start.clone()).await?;
+        Ok(Start::Recent(start, first))
+    }
+
     /// Returns the scope of the page tokens of older posts. A request with a since token never
     /// reaches older posts, so with it no such token is valid.
     fn scope(&self) -> Scope {
@@ -281,6 +304,7 @@ impl Listing for OwnTimeline {
 /// The posts of authors, newest first, from the post service.
 struct AuthorsPosts {
     authors: Vec<u64>,
+    viewer: Option<UserId>,
     /// Only posts newer than this one; 0 for all.
     after_id: u64,
 }
@@ -312,7 +336,7 @@ impl Listing for AuthorsPosts {
         let batch = |authors: &[u64]| {
             let request = post::ListAuthorsPostsRequest {
                 author_ids: authors.to_vec(),
-                viewer_id: 0,
+                viewer_id: viewer_id(self.viewer),
                 page_size: size as i32,
                 before_id,
                 after_id: self.after_id,

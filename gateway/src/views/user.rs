@@ -10,7 +10,10 @@ use microblog_proto::{
 use tonic::Status;
 
 use crate::{
-    context::{AccountRef, Token, ViewContext, authenticate, authenticate_optional, profile},
+    context::{
+        AccountRef, Token, ViewContext, authenticate_and, authenticate_optional,
+        authenticate_optional_and, profile,
+    },
     errors,
     hydration::accounts::{RelationDetail, hydrate_accounts},
     state::Gateway,
@@ -22,8 +25,8 @@ const FOLLOWED_BY: usize = 3;
 /// How many of these followers are read, since some may be deleted or hidden from the viewer.
 const FOLLOWED_BY_READ: i32 = 6;
 
-/// Shows an account. Up to 9 calls, 3 without a token: by id, user.Authenticate ∥ user.GetUser ∥
-/// relation.BatchGetCounts ∥ post.BatchGetPostCounts, then those of [`viewer_relations`]; by name,
+/// Shows an account. Up to 9 calls, 3 without a token: by id, user.Authenticate, then user.GetUser ∥
+/// relation.BatchGetCounts ∥ post.BatchGetPostCounts and those of [`viewer_relations`]; by name,
 /// user.Authenticate ∥ user.GetUserByName, then the others at once.
 pub(crate) async fn view_user(
     gateway: &Gateway,
@@ -31,15 +34,21 @@ pub(crate) async fn view_user(
     request: gateway::ViewUserRequest,
 ) -> Result<gateway::ViewUserResponse, Status> {
     let user = AccountRef::parse_only(request.user)?;
-    let viewer = authenticate_optional(gateway, token);
     let (profile, (counts, posts), relations) = match user {
         AccountRef::Id(id) => {
-            let (viewer, profile, counts) =
-                tokio::join!(viewer, profile(gateway, &user), counts(gateway, id));
-            let viewer = viewer?;
-            (profile?, counts?, viewer_relations(gateway, viewer, id).await?)
+            let user = &user;
+            let all = |viewer| async move {
+                let (profile, counts, relations) = tokio::join!(
+                    profile(gateway, user),
+                    counts(gateway, id),
+                    viewer_relations(gateway, viewer, id)
+                );
+                Ok((profile?, counts?, relations?))
+            };
+            authenticate_optional_and(gateway, token, all).await?.1
         }
         AccountRef::Name(_) => {
+            let viewer = authenticate_optional(gateway, token);
             let (viewer, profile) = tokio::join!(viewer, profile(gateway, &user));
             let (viewer, profile) = (viewer?, profile?);
             let id = errors::user_id(profile.id)?;
@@ -59,18 +68,20 @@ pub(crate) async fn view_user(
     })
 }
 
-/// Shows the viewer's own account. 4 calls: user.Authenticate, then user.GetAccount ∥
+/// Shows the viewer's own account. 4 calls: user.Authenticate, user.GetAccount ∥
 /// relation.BatchGetCounts ∥ post.BatchGetPostCounts.
 pub(crate) async fn me(
     gateway: &Gateway,
     token: Token,
     _request: gateway::MeRequest,
 ) -> Result<gateway::MeResponse, Status> {
-    let viewer = authenticate(gateway, token).await?;
-    let request = user::GetAccountRequest { user_id: viewer.get() };
-    let client = gateway.peers.user();
-    let (account, counts) = tokio::join!(client.get_account(request), counts(gateway, viewer));
-    let (counts, posts) = counts?;
+    let own = |viewer: UserId| async move {
+        let request = user::GetAccountRequest { user_id: viewer.get() };
+        let client = gateway.peers.user();
+        let (account, counts) = tokio::join!(client.get_account(request), counts(gateway, viewer));
+        Ok((account, counts?))
+    };
+    let (_, (account, (counts, posts))) = authenticate_and(gateway, token, own).await?;
     let account = errors::required(errors::reply(account, &[])?.account)?;
     Ok(gateway::MeResponse { account: Some(account), counts: Some(counts), posts })
 }

@@ -43,8 +43,7 @@ pub(crate) type HomeUpdates = BoxStream<'static, Result<WatchHomeResponse, Statu
 
 /// Streams the new posts of the viewer's home timeline. 2 calls at the start: user.Authenticate,
 /// then timeline.WatchHomeTimeline. Each message costs user.Authenticate ∥ post.BatchGetPosts, then
-/// user.BatchGetUsers ∥ relation.BatchGetRelations ∥ post.BatchGetLiked (only for posts with likes)
-/// ∥ user.BatchResolveNames (not without mentions), and up to 7 more if a post with suppressed
+/// user.BatchGetUsers ∥ relation.BatchGetRelations, and up to 7 more if a post with suppressed
 /// reposts is not shown; as many again for each repost by an account that is no longer followed. An
 /// idle stream costs user.Authenticate every `--session-check-ms`.
 pub(crate) async fn watch_home(

@@ -1,12 +1,22 @@
 //! Records the gateway's calls to services, and rejects selected ones.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    future::Future,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use microblog_chassis::Service;
+use tokio::time::sleep;
 use tonic::{
     GrpcMethod, Request, Status,
     service::{Interceptor, InterceptorLayer, Routes},
 };
+use tower::util::MapFutureLayer;
+
+/// How long each call is held while stages are measured: longer than a caller takes to begin all
+/// calls of a stage.
+const HELD: Duration = Duration::from_millis(100);
 
 /// A recorder between the gateway and its services.
 #[derive(Clone, Default)]
@@ -18,12 +28,19 @@ struct State {
     rejected: Option<(&'static str, Status)>,
     /// The number of calls of that method that are admitted first.
     admitted: usize,
+    /// Whether stages are measured.
+    measures: bool,
+    /// The latest stage that calls have begun, and ended, since the measurement began.
+    stages: (usize, usize),
 }
 
 impl CallRecorder {
     /// Returns a service with this recorder.
     pub(crate) fn on(&self, service: Service) -> Service {
-        let routes = service.routes.into_axum_router().layer(InterceptorLayer::new(self.clone()));
+        let recorder = self.clone();
+        let held = MapFutureLayer::new(move |call| recorder.held(call));
+        let routes = service.routes.into_axum_router();
+        let routes = routes.layer(InterceptorLayer::new(self.clone())).layer(held);
         Service { routes: Routes::from(routes), handler: None, ..service }
     }
 
@@ -33,6 +50,37 @@ impl CallRecorder {
         let mut calls = std::mem::take(&mut self.0.lock().unwrap().calls);
         calls.sort_unstable();
         calls
+    }
+
+    /// Begins or ends the measurement of stages.
+    pub(crate) fn measure_stages(&self, measures: bool) {
+        let mut state = self.0.lock().unwrap();
+        (state.measures, state.stages) = (measures, (0, 0));
+    }
+
+    /// Returns the number of stages: the longest sequence of calls of which each began after the
+    /// one before it had ended.
+    pub(crate) fn stages(&self) -> usize {
+        self.0.lock().unwrap().stages.0
+    }
+
+    /// Holds a call, so that the others of its stage begin before it ends.
+    fn held<F: Future>(&self, call: F) -> impl Future<Output = F::Output> + use<F> {
+        let state = self.0.clone();
+        let stage = {
+            let State { measures, stages: (begun, ended), .. } = &mut *state.lock().unwrap();
+            let stage = *ended + 1;
+            *begun = stage.max(*begun);
+            measures.then_some(stage)
+        };
+        async move {
+            let Some(stage) = stage else { return call.await };
+            sleep(HELD).await;
+            let answer = call.await;
+            let ended = &mut state.lock().unwrap().stages.1;
+            *ended = stage.max(*ended);
+            answer
+        }
     }
 
     /// Rejects all calls of a method from now on.

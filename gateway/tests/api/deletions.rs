@@ -109,7 +109,8 @@ async fn a_cancelled_deletion_is_done_completely_or_not_at_all() {
         deletions(&system).await.is_empty()
     })
     .await;
-    let request = user::BatchGetUsersRequest { user_ids: cut_short.clone() };
+    let user_ids = cut_short.clone();
+    let request = user::BatchGetUsersRequest { user_ids, ..Default::default() };
     let left = system.user().batch_get_users(request).await.unwrap().into_inner().users;
     assert!(left.len() < cut_short.len(), "the last one was not cut short");
 }

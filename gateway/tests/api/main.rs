@@ -32,6 +32,7 @@ mod process;
 mod reactions;
 mod roots;
 mod sessions;
+mod stages;
 mod suppressed_reposts;
 mod system;
 mod timeline_actions;

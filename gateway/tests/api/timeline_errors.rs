@@ -110,9 +110,11 @@ async fn errors_name_the_fields_of_the_public_api() {
     let request = gateway::ViewUserTimelineRequest { page_size: -1, ..Default::default() };
     let answer = gateway().view_user_timeline(request).await;
     assert_error("all at once", answer, invalid(&["user", "page_size"]));
-    let (user, page_token) = (by_id(1 << 40), "?".to_owned());
-    let request = gateway::ViewUserTimelineRequest { user, page_token, ..Default::default() };
-    assert_error("unknown", gateway().view_user_timeline(request).await, USER_NOT_FOUND);
+    for (page_token, expected) in [("?", DAMAGED), ("", USER_NOT_FOUND)] {
+        let (user, page_token) = (by_id(1 << 40), page_token.to_owned());
+        let request = gateway::ViewUserTimelineRequest { user, page_token, ..Default::default() };
+        assert_error("unknown", gateway().view_user_timeline(request).await, expected);
+    }
 }
 
 #[tokio::test]

@@ -60,14 +60,14 @@ impl TieredStore {
     }
 
     /// Returns posts as a viewer sees them, in the given order; `None` if missing or unreadable.
-    /// One round trip to each partition, sent together, if all are in Redis; otherwise one more,
-    /// then one or two to the archive.
+    /// One round trip to each partition, sent together, if all are in Redis, and another one for a
+    /// viewer if some have likes; otherwise one more, then one or two to the archive.
     pub async fn posts(
         &self,
         ids: &[PostId],
         viewer: Option<UserId>,
     ) -> Result<Vec<Option<Post>>, Error> {
-        let mut posts = self.store.posts(ids, viewer).await?;
+        let mut posts = self.in_redis(ids, viewer).await?;
         let missing: Vec<_> =
             ids.iter().zip(&posts).filter(|(_, post)| post.is_none()).map(|(&id, _)| id).collect();
         if !missing.is_empty() {
@@ -85,7 +85,7 @@ impl TieredStore {
         ids: &[PostId],
         viewer: Option<UserId>,
     ) -> Result<(IdMap<PostId, Post>, IdSet<PostId>), Error> {
-        let posts = self.store.posts(ids, viewer).await?;
+        let posts = self.in_redis(ids, viewer).await?;
         let mut found: IdMap<_, _> =
             posts.into_iter().flatten().map(|post| (post.id, post)).collect();
         let missing: Vec<_> = ids.iter().copied().filter(|id| !found.contains_key(id)).collect();
@@ -95,6 +95,27 @@ impl TieredStore {
         let (archived, unknown) = self.archived_best_effort(&missing, viewer).await?;
         found.extend(archived);
         Ok((found, unknown))
+    }
+
+    /// Returns posts in Redis as a viewer sees them, in the given order.
+    ///
+    /// The viewer does not like a post without likes: likes and their count change in one step, in
+    /// Redis and in the archive, and move between the two together. The count is read after the call
+    /// began, so it includes every like that was confirmed before and not taken back.
+    async fn in_redis(
+        &self,
+        ids: &[PostId],
+        viewer: Option<UserId>,
+    ) -> Result<Vec<Option<Post>>, Error> {
+        let mut posts = self.store.posts(ids, None).await?;
+        let with_likes = posts.iter().flatten().filter(|post| post.counts.likes > 0);
+        let with_likes: Vec<_> = with_likes.map(|post| post.id).collect();
+        let Some(viewer) = viewer.filter(|_| !with_likes.is_empty()) else { return Ok(posts) };
+        let liked = self.liked(viewer, &with_likes).await?;
+        let liked = with_likes.into_iter().zip(liked).filter_map(|(id, liked)| liked.then_some(id));
+        let liked: IdSet<_> = liked.collect();
+        posts.iter_mut().flatten().for_each(|post| post.liked = liked.contains(&post.id));
+        Ok(posts)
     }
 
     /// Returns which posts exist, in the given order; `None` if unknown.

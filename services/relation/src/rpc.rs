@@ -170,7 +170,14 @@ impl RelationService for Rpc {
         let request = request.into_inner();
         let (listing, scope, count) = wire::listing(&request)?;
         let page = listing.page(&self.store, scope, &request.page_token, count).await?;
-        Ok(Response::new(wire::listing_page(page)))
+        let relations = match wire::listing_viewer(&request, &page)? {
+            Some((viewer, targets)) => {
+                let include = Include { lists: ListSet::private(), newest_following: false };
+                self.store.relations(viewer, &targets, include).await.map_err(Error::from)?.0
+            }
+            None => Vec::new(),
+        };
+        Ok(Response::new(wire::listing_page(page, relations)))
     }
 
     async fn list_edge_ids(

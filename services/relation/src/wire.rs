@@ -80,19 +80,44 @@ pub(crate) fn listing(request: &pb::ListEdgesRequest) -> Result<(Listing, Scope,
     let scope = Scope::new("ListEdges")
         .with(list as u64)
         .with(request.user_id)
-        .with(request.viewer_id)
+        .with(viewer.map_or(0, UserId::get))
         .with(u64::from(order == Order::Oldest));
     Ok((listing, scope, count.get()))
 }
 
-// Decodes the viewer of a list; `None` for lists that do not take it.
+/// Decodes the viewer of a list, and returns those whose relations a page of it has: the list's user
+/// and the accounts of the page. `None` without a viewer.
+pub(crate) fn listing_viewer(
+    request: &pb::ListEdgesRequest,
+    page: &ListingPage,
+) -> Result<Option<(UserId, Vec<UserId>)>, Error> {
+    if request.viewer_id == 0 {
+        return Ok(None);
+    }
+    let viewer = user("viewer_id", request.viewer_id)?;
+    let ids = page.entries.iter().filter_map(|entry| UserId::new(entry.member));
+    let mut targets: Vec<_> = UserId::new(request.user_id).into_iter().chain(ids).collect();
+    targets.sort_unstable();
+    targets.dedup();
+    Ok(Some((viewer, targets)))
+}
+
+// Decodes the viewer that a list depends on; `None` for other lists.
 fn viewer(list: EdgeList, id: u64) -> Result<Option<UserId>, Invalid> {
     match list {
-        EdgeList::Unspecified => Ok(None),
         EdgeList::Following
         | EdgeList::Followers
         | EdgeList::FollowersNotFollowedBack
-        | EdgeList::Mutuals => reject_if(id != 0, "viewer_id").map(|()| None),
+        | EdgeList::Mutuals
+            if id != 0 =>
+        {
+            UserId::parse("viewer_id", id).map(|_| None)
+        }
+        EdgeList::Unspecified
+        | EdgeList::Following
+        | EdgeList::Followers
+        | EdgeList::FollowersNotFollowedBack
+        | EdgeList::Mutuals => Ok(None),
         EdgeList::CommonFollowing
         | EdgeList::FollowersIFollow
         | EdgeList::Blocks
@@ -225,9 +250,10 @@ pub(crate) fn entries(entries: &[Entry]) -> Vec<pb::Edge> {
 }
 
 /// Encodes a page of a list.
-pub(crate) fn listing_page(page: ListingPage) -> pb::ListEdgesResponse {
+pub(crate) fn listing_page(page: ListingPage, relations: Vec<Relation>) -> pb::ListEdgesResponse {
     let ListingPage { entries, next_page_token } = page;
-    pb::ListEdgesResponse { edges: self::entries(&entries), next_page_token }
+    let relations = relations.into_iter().map(relation).collect();
+    pb::ListEdgesResponse { edges: self::entries(&entries), next_page_token, relations }
 }
 
 /// Encodes the ids of a page of a list.

@@ -253,6 +253,35 @@ async fn intersections_are_paged_completely() {
 }
 
 #[tokio::test]
+async fn a_page_for_a_viewer_has_the_relations_to_its_accounts_and_to_the_user() {
+    let system = System::start(Single).await;
+    let [alice, bob, carol, dave] = [1, 2, 3, 4].map(id);
+    system.import(&[(bob, carol), (bob, dave), (bob, alice), (alice, bob), (alice, carol)]).await;
+    let mute = pb::MuteRequest { user_id: alice, target_id: dave };
+    system.client.clone().mute(mute).await.unwrap();
+    let first = system.list(&list_for(alice, EdgeList::Following, bob, 1)).await.unwrap();
+    // The token of a list that does not depend on the viewer is valid for every viewer.
+    let next = pb::ListEdgesRequest {
+        page_token: first.next_page_token,
+        ..list_of(EdgeList::Following, bob, 0)
+    };
+    assert_eq!(system.list(&next).await.unwrap().relations, []);
+    let all = system.list(&list_for(alice, EdgeList::Following, bob, 0)).await.unwrap();
+    assert_eq!(all.edges.len(), 3);
+    let request = pb::BatchGetRelationsRequest {
+        viewer_id: alice,
+        target_ids: vec![alice, bob, carol, dave],
+        include: vec![EdgeList::Blocks.into(), EdgeList::Mutes.into()],
+        ..Default::default()
+    };
+    let relations = system.client.clone().batch_get_relations(request).await.unwrap();
+    let mut relations = relations.into_inner().relations;
+    relations.sort_unstable_by_key(|relation| relation.user_id);
+    assert_eq!(all.relations, relations);
+    assert!(relations.iter().any(|relation| relation.muting));
+}
+
+#[tokio::test]
 async fn pages_oldest_first_have_no_gaps_while_the_list_grows() {
     for topology in [Single, Cluster] {
         let system = System::start(topology).await;
@@ -477,7 +506,7 @@ async fn lists_reject_fields_that_they_do_not_take() {
         EdgeList::Mutuals,
     ] {
         assert!(system.list(&list_of(list, alice, 0)).await.is_ok());
-        let request = list_for(alice, list, alice, 0);
+        let request = list_for(1 << 53, list, alice, 0);
         assert_invalid_field(system.list(&request).await, "viewer_id");
     }
     for list in [EdgeList::CommonFollowing, EdgeList::FollowersIFollow] {

@@ -105,11 +105,14 @@ impl UserService for Rpc {
         &self,
         request: Request<pb::BatchGetUsersRequest>,
     ) -> RpcResult<pb::BatchGetUsersResponse> {
-        let ids = UserId::parse_list("user_ids", &request.get_ref().user_ids, BATCH_MAX)
-            .map_err(Error::from)?;
-        let users = self.accounts.get_many(ids).await?;
+        let pb::BatchGetUsersRequest { user_ids, names } = request.get_ref();
+        let ids = UserId::parse_list("user_ids", user_ids, BATCH_MAX).map_err(Error::from)?;
+        let names = wire::possible_names(names)?;
+        let (users, named) =
+            tokio::try_join!(self.accounts.get_many(ids), self.accounts.resolve(names))?;
         let users = users.into_iter().map(wire::user).collect();
-        Ok(Response::new(pb::BatchGetUsersResponse { users }))
+        let named = named.into_iter().map(wire::named_user).collect();
+        Ok(Response::new(pb::BatchGetUsersResponse { users, named }))
     }
 
     async fn get_user_by_name(

@@ -48,9 +48,13 @@ async fn an_account_is_found_by_id_and_name(topology: Topology) {
     let own = client.get_account(pb::GetAccountRequest { user_id: ann.id }).await.unwrap();
     let own = own.into_inner().account.unwrap();
     assert_eq!((own.user.as_ref(), own.email.as_str()), (Some(&ann), "Ann@example.org"));
-    let batch = pb::BatchGetUsersRequest { user_ids: vec![bob.id, 1, ann.id, bob.id] };
-    let batch = client.batch_get_users(batch).await.unwrap().into_inner().users;
-    assert_eq!(batch, [bob, ann]);
+    let user_ids = vec![bob.id, 1, ann.id, bob.id];
+    let names = ["nobody", "BOB", "ann"].map(str::to_owned).to_vec();
+    let batch = pb::BatchGetUsersRequest { user_ids, names };
+    let batch = client.batch_get_users(batch).await.unwrap().into_inner();
+    let named = batch.named.iter().map(|named| (named.name.as_str(), named.user_id));
+    assert_eq!(named.collect::<Vec<_>>(), [("BOB", bob.id), ("ann", ann.id)]);
+    assert_eq!(batch.users, [bob, ann]);
 
     let none = client.get_user(pb::GetUserRequest { user_id: 1 }).await;
     assert_rejected(none, Reason::UserNotFound);

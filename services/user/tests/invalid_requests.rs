@@ -73,12 +73,12 @@ async fn impossible_ids_are_rejected_by_every_call() {
         let change = pb::ChangePasswordRequest { user_id, ..Default::default() };
         let fields = ["user_id", "current_password", "new_password"];
         assert_invalid_fields(client.change_password(change).await, &fields);
-        let batch = pb::BatchGetUsersRequest { user_ids: vec![7, user_id] };
+        let batch = pb::BatchGetUsersRequest { user_ids: vec![7, user_id], ..Default::default() };
         assert_invalid_fields(client.batch_get_users(batch).await, &["user_ids[1]"]);
     }
-    let many = pb::BatchGetUsersRequest { user_ids: (1..=501).collect() };
+    let many = pb::BatchGetUsersRequest { user_ids: (1..=501).collect(), ..Default::default() };
     assert_invalid_fields(client.batch_get_users(many).await, &["user_ids"]);
-    let most = pb::BatchGetUsersRequest { user_ids: (1..=500).collect() };
+    let most = pb::BatchGetUsersRequest { user_ids: (1..=500).collect(), ..Default::default() };
     assert!(client.batch_get_users(most).await.unwrap().into_inner().users.is_empty());
     let none = client.batch_get_users(pb::BatchGetUsersRequest::default()).await.unwrap();
     assert!(none.into_inner().users.is_empty());

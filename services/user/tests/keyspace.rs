@@ -46,7 +46,10 @@ async fn reads_cost_one_command_for_each_account() {
 
     let user_ids = users.iter().map(|user| user.id).chain([1, users[0].id]).collect();
     counted("hget").await;
-    client.batch_get_users(pb::BatchGetUsersRequest { user_ids }).await.unwrap();
+    client
+        .batch_get_users(pb::BatchGetUsersRequest { user_ids, ..Default::default() })
+        .await
+        .unwrap();
     assert_eq!(counted("hget").await, 3);
 
     // Known or unknown, a log-in sends the same commands before the password check.
@@ -80,7 +83,7 @@ async fn unchanged_data_is_read_from_the_cache() {
     let mut reads = async || {
         node.reset_commandstats().await;
         support::authenticate(&client, &token).await.unwrap();
-        let request = pb::BatchGetUsersRequest { user_ids: user_ids.clone() };
+        let request = pb::BatchGetUsersRequest { user_ids: user_ids.clone(), ..Default::default() };
         assert_eq!(client.batch_get_users(request).await.unwrap().into_inner().users.len(), 2);
         let stats = node.commandstats().await;
         ["zrange", "hget"].map(|command| stats.get(command).copied().unwrap_or_default())
@@ -232,7 +235,9 @@ async fn an_account_with_a_damaged_card_is_kept() {
         damage.arg(profile(ann)).arg("card").arg(card);
         damage.query_async::<()>(&mut admin).await.unwrap();
         let user_ids = vec![ann];
-        let batch = client.batch_get_users(pb::BatchGetUsersRequest { user_ids }).await;
+        let batch = client
+            .batch_get_users(pb::BatchGetUsersRequest { user_ids, ..Default::default() })
+            .await;
         assert!(batch.unwrap().into_inner().users.is_empty());
         assert_rejected(
             client.get_account(pb::GetAccountRequest { user_id: ann }).await,
@@ -307,7 +312,7 @@ async fn a_card_with_invalid_utf8_does_not_affect_other_reads() {
     let card = b"\x0a\x03ann\x12\x01\xff";
     let damage = cmd("HSET").arg(profile(ann)).arg("card").arg(card).take();
     damage.exec_async(&mut admin).await.unwrap();
-    let request = pb::BatchGetUsersRequest { user_ids: vec![ann, bob] };
+    let request = pb::BatchGetUsersRequest { user_ids: vec![ann, bob], ..Default::default() };
     let users = client.batch_get_users(request).await.unwrap().into_inner().users;
     assert_eq!(users.iter().map(|user| user.id).collect::<Vec<_>>(), [bob]);
 }

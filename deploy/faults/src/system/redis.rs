@@ -58,12 +58,12 @@ pub(super) fn data_dir(directory: &Path) -> PathBuf {
 impl Redis {
     pub(super) async fn start(setup: Setup, directory: &Path, ports: Ports) -> Result<Self> {
         Ok(match (setup.layout, setup.store) {
-            (Layout::One, StoreKind::Single) => {
+            (Layout::Colocated, StoreKind::Single) => {
                 let data = DataDir::open(&data_dir(directory))?;
                 data.prepare_redis(ports.redis())?;
                 Self::Private(data.path().join("redis"))
             }
-            (Layout::One, _) => bail!("`microblog up` starts a single redis-server"),
+            (Layout::Colocated, _) => bail!("`microblog up` starts a single redis-server"),
             (Layout::Five, StoreKind::Single) => Self::Single(RedisServer::start().await),
             (Layout::Five, StoreKind::Sentinel) => {
                 Self::Sentinel(Sentinels::start_with_timeout(SENTINEL_DOWN_AFTER_MS).await)

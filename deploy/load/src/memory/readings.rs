@@ -35,7 +35,7 @@ impl Store {
 
     /// Waits for quiescence and constant memory, deletes expiring keys, and returns the memory.
     pub(super) async fn read_when_quiescent(&mut self) -> anyhow::Result<i64> {
-        quiescence::wait_until_quiescent(&mut self.redis).await?;
+        quiescence::wait_until_quiescent(std::slice::from_mut(&mut self.redis)).await?;
         let started = Instant::now();
         // Before reading the memory: the scan completes an incremental rehash, during which both
         // hash tables exist.

@@ -1,148 +1,145 @@
-//! Starts the processes of a system: programs, ports and configuration.
+//! Starts the processes of a system: ports, stores and configuration.
 
 use std::{
     env,
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
+use microblog_chassis::identity::KeyFile;
 use microblog_local::{
+    keys::Keys,
     launch::{DEFAULTS, Layout, Ports, Urls, program},
-    up::{DataDir, Redis, Software},
+    services::{SERVERS, Server},
+    tls::Tls,
+    up::{DataDir, Software},
 };
+use microblog_testkit::{Authority, Files};
 
-use super::redis_admin::Admin;
+use super::store::Store;
 use crate::child_process::Child;
 
-/// The Redis of a started system.
-pub(super) struct Store {
-    pub(super) admin: Admin,
-    /// Redis and its data directory, unless a process of the system owns them.
-    _owned: Option<(Redis, DataDir)>,
+/// The address of all servers, for which their certificate is valid.
+const HOST: &str = "127.0.0.1";
+
+/// Variables of servers in a process of their own, with which `microblog serve` does not start.
+const OF_OTHERS: [&str; 2] = ["MICROBLOG_LISTEN", "MICROBLOG_DATABASE_URL"];
+
+/// How to start a system.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setup {
+    pub(crate) layout: Layout,
+    /// Worker threads per process; `None` for one per core.
+    pub(crate) threads: Option<usize>,
+    pub(crate) redis: Topology,
+    /// TLS everywhere, with client certificates, and signed identities.
+    pub(crate) tls: bool,
+}
+
+/// The topology of Redis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Topology {
+    /// One redis-server
+    Single,
+    /// A Redis Cluster of three primaries
+    Cluster,
 }
 
 /// The started processes of a system.
 pub(super) struct Started {
     pub(super) urls: Urls,
     pub(super) children: Vec<Child>,
-    /// `None` if the servers use an external Redis.
-    pub(super) store: Option<Store>,
-}
-
-struct Launch<'a> {
-    software: Software,
-    directory: &'a Path,
-    ports: Ports,
-    environment: Vec<(String, String)>,
+    pub(super) store: Store,
+    /// Certificates and keys.
+    pub(super) files: Option<Files>,
 }
 
 /// Starts all processes with their data and logs in a directory.
-pub(super) fn start(
-    layout: Layout,
-    threads: Option<usize>,
-    redis_url: Option<&str>,
-    directory: &Path,
-) -> anyhow::Result<Started> {
+pub(super) async fn start(setup: Setup, directory: &Path) -> anyhow::Result<Started> {
     let redis_server = env::var_os("MICROBLOG_REDIS_SERVER").map(PathBuf::from);
-    let threads = threads.map(|count| ("MICROBLOG_THREADS".to_owned(), count.to_string()));
-    let defaults = DEFAULTS.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    let launch = Launch {
-        software: Software::find(redis_server.as_deref())?,
-        directory,
-        ports: Ports::free()?,
-        // The last value of a variable wins.
-        environment: defaults.into_iter().chain(threads).collect(),
+    let software = Software::find(redis_server.as_deref())?;
+    let files = setup.tls.then(certificates);
+    let store = Store::start(setup.redis, files.as_ref()).await;
+    let keys = files.as_ref().map(|files| KeyFile::open(files.path("keys"))).transpose()?;
+    let scheme = if files.is_some() { "https" } else { "http" };
+    let urls = Ports::free()?.urls_with(scheme, Keys { identity_key_file: keys });
+    if let Some(files) = &files {
+        // This process is a client of the system.
+        let [ca, certificate, key] = ["ca.pem", "server.crt", "server.key"];
+        Tls::of(files.path(ca), files.path(certificate), files.path(key)).apply()?;
+    }
+    let data = DataDir::open(&directory.join("data"))?;
+    let mut environment =
+        DEFAULTS.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+    environment.extend(setup.threads.map(|count| ("MICROBLOG_THREADS".into(), count.to_string())));
+    environment.extend(of_services(&urls, &store, &data)?);
+    environment.extend(files.as_ref().map(of_tls).into_iter().flatten());
+    let processes = match setup.layout {
+        Layout::Colocated => vec![("microblog", SERVERS.to_vec())],
+        Layout::Five => SERVERS.map(|server| (server.name(), vec![server])).to_vec(),
     };
-    let data = directory.join("data");
-    let (children, store) = match (layout, redis_url) {
-        (Layout::One, None) => launch.one(&data)?,
-        (Layout::One, Some(_)) => bail!("one process starts its own redis-server"),
-        (Layout::Five, None) => launch.five(&data)?,
-        (Layout::Five, Some(url)) => {
-            (launch.servers(&DataDir::open(&data)?, |_| Ok(url.into()))?, None)
+    let child = |(name, servers): (&'static str, Vec<Server>)| {
+        let names: Vec<_> = servers.into_iter().map(Server::name).collect();
+        let mut command = software.command(&program("microblog")?);
+        command.args(["serve", "--services", &names.join(",")]);
+        command.envs(environment.iter().map(|(name, value)| (name, value)));
+        for name in OF_OTHERS {
+            command.env_remove(name);
         }
+        Child::start(name, command, directory.join(name).with_extension("log"))
     };
-    Ok(Started { urls: launch.ports.urls(), children, store })
+    let children = processes.into_iter().map(child).collect::<anyhow::Result<_>>()?;
+    Ok(Started { urls, children, store, files })
 }
 
-impl Launch<'_> {
-    fn one(&self, data: &Path) -> anyhow::Result<(Vec<Child>, Option<Store>)> {
-        // Prepares the data directory first, to get the Redis credentials.
-        let access = DataDir::open(data)?.prepare_redis(self.ports.redis())?;
-        let data = data.to_str().context("the temporary directory's name is not UTF-8")?;
-        let port_base = self.ports.base().to_string();
-        let flags = ["up", "--data-dir", data, "--port-base", &port_base];
-        // Unset, so that the system does not use the databases of this process's environment.
-        let unset = [
-            ("MICROBLOG_DATABASE_URL", ""),
-            ("MICROBLOG_USER_DATABASE_URL", ""),
-            ("MICROBLOG_RELATION_DATABASE_URL", ""),
-            ("MICROBLOG_POST_DATABASE_URL", ""),
-        ];
-        let child = self.child("microblog", &flags, &unset)?;
-        Ok((vec![child], Some(Store { admin: Admin::new(&access)?, _owned: None })))
-    }
+/// Makes an authority, a certificate for all servers and clients, and identity keys.
+fn certificates() -> Files {
+    let (authority, files) = (Authority::new(), Files::new());
+    files.write("ca.pem", authority.pem());
+    files.certificate("server", &authority.issue(&[HOST]));
+    files.write("keys", format!("{:032x}{:032x}", rand::random::<u128>(), rand::random::<u128>()));
+    files
+}
 
-    fn five(&self, data: &Path) -> anyhow::Result<(Vec<Child>, Option<Store>)> {
-        let data = DataDir::open(data)?;
-        let access = data.prepare_redis(self.ports.redis())?;
-        let redis = Redis::start(self.software.clone(), &data, access.clone())?;
-        let children = self.servers(&data, |user| access.url(user))?;
-        Ok((children, Some(Store { admin: Admin::new(&access)?, _owned: Some((redis, data)) })))
-    }
-
-    /// Starts a server for each service. `redis_url` returns the URL of Redis for a user.
-    fn servers(
-        &self,
-        data: &DataDir,
-        redis_url: impl Fn(&str) -> anyhow::Result<String>,
-    ) -> anyhow::Result<Vec<Child>> {
-        let Urls { user, relation, post, timeline, .. } = &self.ports.urls();
-        let to_user = ["--user-url", user];
-        let to_relation = ["--relation-url", relation];
-        let to_post = ["--post-url", post];
-        let to_timeline = ["--timeline-url", timeline];
-        let to_all = [to_user, to_relation, to_post, to_timeline].concat();
-        // The URL contains a password, and every local user can read the flags of a process.
-        let stored = |name, offset, peers: &[&str], service, database: &str| {
-            let url = redis_url(service)?;
-            let environment =
-                [("MICROBLOG_REDIS_URL", &*url), ("MICROBLOG_DATABASE_URL", database)];
-            self.server(name, offset, peers, &environment)
+/// Returns the variables with the addresses of all services and their stores, as `microblog serve`
+/// reads them. The URLs of stores contain passwords, and every local user can read the flags of a
+/// process.
+fn of_services(
+    urls: &Urls,
+    store: &Store,
+    data: &DataDir,
+) -> anyhow::Result<Vec<(String, String)>> {
+    let mut variables = Vec::new();
+    for (server, url) in SERVERS.into_iter().zip(urls.all()) {
+        let mut set = |setting: &str, value: String| {
+            let name = format!("MICROBLOG_{}_{setting}", server.name().to_uppercase());
+            variables.push((name, value));
         };
-        let recorded = |name, offset, peers: &[&str], service| {
-            stored(name, offset, peers, service, &data.prepare_database(service)?)
-        };
-        Ok(vec![
-            recorded("microblog-user", 1, &[], "user")?,
-            recorded("microblog-relation", 2, &[], "relation")?,
-            stored("microblog-timeline", 4, &[to_relation, to_post].concat(), "timeline", "")?,
-            recorded("microblog-post", 3, &to_timeline, "post")?,
-            self.server("microblog-gateway", 0, &to_all, &[])?,
-        ])
+        let (_, address) = url.split_once("://").context("a URL has a scheme")?;
+        set("LISTEN", address.to_owned());
+        set("URL", url.to_owned());
+        if server.has_redis() {
+            set("REDIS_URL", store.url(server.name()));
+        }
+        if server.has_database() {
+            set("DATABASE_URL", data.prepare_database(server.name())?);
+        }
     }
+    Ok(variables)
+}
 
-    fn server(
-        &self,
-        name: &'static str,
-        offset: u16,
-        peers: &[&str],
-        environment: &[(&str, &str)],
-    ) -> anyhow::Result<Child> {
-        let listen = format!("127.0.0.1:{}", self.ports.at(offset));
-        let flags = [&["--listen", &listen], peers].concat();
-        self.child(name, &flags, environment)
-    }
-
-    fn child(
-        &self,
-        name: &'static str,
-        flags: &[&str],
-        environment: &[(&str, &str)],
-    ) -> anyhow::Result<Child> {
-        let mut command = self.software.command(&program(name)?);
-        command.args(flags).envs(environment.iter().copied());
-        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
-        Child::start(name, command, self.directory.join(name).with_extension("log"))
-    }
+/// Returns the variables with the certificates and keys.
+fn of_tls(files: &Files) -> Vec<(String, String)> {
+    let variables = [
+        ("TLS_CERT_FILE", "server.crt"),
+        ("TLS_KEY_FILE", "server.key"),
+        ("TLS_CLIENT_CA_FILE", "ca.pem"),
+        ("PEER_CA_FILE", "ca.pem"),
+        ("PEER_CERT_FILE", "server.crt"),
+        ("PEER_KEY_FILE", "server.key"),
+        ("REDIS_CA_FILE", "ca.pem"),
+        ("IDENTITY_KEY_FILE", "keys"),
+    ];
+    let path = |file| files.path(file).display().to_string();
+    variables.map(|(name, file)| (format!("MICROBLOG_{name}"), path(file))).to_vec()
 }

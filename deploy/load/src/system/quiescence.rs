@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use microblog_domain::Partition;
-use microblog_keyspace::redis::{aio::MultiplexedConnection, pipe};
+use microblog_keyspace::redis::{Pipeline, RedisResult, aio::MultiplexedConnection, pipe};
 use tokio::time::{Instant, sleep};
 
 /// Sorted sets of a partition with pending work. Redis deletes them when they are empty.
@@ -29,13 +29,15 @@ const TIMEOUT: Duration = Duration::from_secs(1200);
 const DELIVERY_POLL: Duration = Duration::from_millis(5);
 
 /// Waits until the fan-out streams are empty.
-pub(crate) async fn wait_until_delivered(redis: &mut MultiplexedConnection) -> anyhow::Result<()> {
+pub(crate) async fn wait_until_delivered(
+    redis: &mut [MultiplexedConnection],
+) -> anyhow::Result<()> {
     let started = Instant::now();
     let mut lengths = pipe();
     for stream in fan_out_streams() {
         lengths.cmd("XLEN").arg(stream);
     }
-    while lengths.query_async::<Vec<u64>>(redis).await?.iter().any(|&length| length > 0) {
+    while sum(redis, &mut lengths).await? > 0 {
         if started.elapsed() > TIMEOUT {
             bail!("fan-out is not complete after {TIMEOUT:?}");
         }
@@ -50,7 +52,9 @@ fn fan_out_streams() -> impl Iterator<Item = String> {
 }
 
 /// Waits until no background work is pending.
-pub(crate) async fn wait_until_quiescent(redis: &mut MultiplexedConnection) -> anyhow::Result<()> {
+pub(crate) async fn wait_until_quiescent(
+    redis: &mut [MultiplexedConnection],
+) -> anyhow::Result<()> {
     let started = Instant::now();
     while let Some(pending) = pending(redis).await? {
         if started.elapsed() > TIMEOUT {
@@ -62,7 +66,7 @@ pub(crate) async fn wait_until_quiescent(redis: &mut MultiplexedConnection) -> a
 }
 
 /// Returns the number of pending entries, if any.
-async fn pending(redis: &mut MultiplexedConnection) -> anyhow::Result<Option<u64>> {
+async fn pending(redis: &mut [MultiplexedConnection]) -> anyhow::Result<Option<u64>> {
     let mut pipeline = pipe();
     for partition in Partition::all() {
         let partition = format!("{{{partition}}}");
@@ -73,22 +77,38 @@ async fn pending(redis: &mut MultiplexedConnection) -> anyhow::Result<Option<u64
     for stream in fan_out_streams() {
         pipeline.cmd("XLEN").arg(stream);
     }
-    let counts: Vec<u64> = pipeline.query_async(redis).await?;
-    Ok(Some(counts.iter().sum()).filter(|&pending| pending > 0))
+    Ok(Some(sum(redis, &mut pipeline).await?).filter(|&pending| pending > 0))
+}
+
+/// Returns the sum of the replies of all servers. Each node of a cluster replies for its own keys, and
+/// with MOVED for others.
+async fn sum(redis: &mut [MultiplexedConnection], pipeline: &mut Pipeline) -> anyhow::Result<u64> {
+    let mut sum = 0;
+    for server in redis {
+        let replies: Vec<RedisResult<u64>> = pipeline.ignore_errors().query_async(server).await?;
+        for reply in replies {
+            match reply {
+                Err(error) if error.code() == Some("MOVED") => {}
+                reply => sum += reply?,
+            }
+        }
+    }
+    Ok(sum)
 }
 
 #[cfg(test)]
 mod tests {
     use microblog_keyspace::redis::cmd;
-    use microblog_testkit::RedisServer;
+    use microblog_testkit::{Store, Topology};
     use tokio::time::timeout;
 
     use super::*;
 
-    #[tokio::test]
-    async fn pending_work_is_awaited() {
-        let server = RedisServer::start().await;
-        let mut redis = server.admin().await;
+    async fn check(store: Store) {
+        let mut redis = Vec::new();
+        for node in store.nodes() {
+            redis.push(node.admin().await);
+        }
         let one = |command: &str, arguments: &[&str]| cmd(command).arg(arguments).take();
         wait_until_quiescent(&mut redis).await.unwrap();
         for command in [
@@ -96,9 +116,23 @@ mod tests {
             one("ZADD", &["rel:{1023}:pending", "77", "follow:1>2"]),
             one("XADD", &["tl:{15}:fanout", "*", "job", "x"]),
         ] {
-            command.exec_async(&mut redis).await.unwrap();
+            let mut taken = 0;
+            for node in &mut redis {
+                taken += u32::from(command.exec_async(node).await.is_ok());
+            }
+            assert_eq!(taken, 1, "one node has the slot");
         }
         assert_eq!(pending(&mut redis).await.unwrap(), Some(3));
         timeout(3 * POLL_INTERVAL, wait_until_quiescent(&mut redis)).await.unwrap_err();
+    }
+
+    #[tokio::test]
+    async fn pending_work_of_a_server_is_awaited() {
+        check(Store::start(Topology::Single).await).await;
+    }
+
+    #[tokio::test]
+    async fn pending_work_of_a_cluster_is_awaited() {
+        check(Store::start(Topology::Cluster).await).await;
     }
 }

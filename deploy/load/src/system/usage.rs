@@ -25,9 +25,9 @@ pub(crate) struct ProcessUsage {
     pub(crate) anonymous_bytes: u64,
 }
 
-/// Counters of Redis. Include the services' periodic jobs, which send some thousand commands a
+/// Counters of all redis-servers. They include the services' periodic jobs, which send some thousand commands a
 /// second without load.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct RedisUsage {
     /// Commands, with those inside functions.
     pub(crate) commands: u64,

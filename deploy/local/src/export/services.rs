@@ -158,7 +158,7 @@ impl Services {
             return Ok(Page { records: Vec::new(), next });
         }
         let user_ids = edges.iter().map(|edge| edge.user_id).collect();
-        let request = request(BatchGetUsersRequest { user_ids });
+        let request = request(BatchGetUsersRequest { user_ids, ..Default::default() });
         let answer = self.user().batch_get_users(request).await?.into_inner();
         let users = answer.users.into_iter();
         let mut names: HashMap<u64, String> = users.map(|user| (user.id, user.name)).collect();

@@ -10,8 +10,8 @@ use tokio::{
     time,
 };
 
-use super::{demo_data, messages, services::SERVERS};
-use crate::{keys::Keys, remote};
+use super::{demo_data, messages};
+use crate::{keys::Keys, remote, services::SERVERS};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const LAST_GRACE: Duration = Duration::from_secs(1);
@@ -59,7 +59,7 @@ async fn wait_and_create_demo_data(
     demo_data_mark: Option<PathBuf>,
     keys: &Keys,
 ) -> anyhow::Result<()> {
-    for server in &SERVERS {
+    for server in SERVERS {
         let channel = remote::channel(&server.url(port_base))?;
         while !remote::is_serving(channel.clone()).await.unwrap_or(false) {
             time::sleep(POLL_INTERVAL).await;

@@ -22,11 +22,11 @@ use tonic::{Code, Request, Status};
 
 pub(super) use self::graph::DemoGraph;
 use self::posts::Planned;
-use super::services::SERVERS;
 use crate::{
     graph::Target,
     keys::{Keys, SignedChannel},
     remote::{self, CALL_TIMEOUT},
+    services::SERVERS,
 };
 
 /// The password of all demo accounts.
@@ -47,8 +47,7 @@ pub(super) async fn ensure(
     keys: &Keys,
 ) -> anyhow::Result<Option<(DemoGraph, Option<u64>)>> {
     let graph = DemoGraph::generate()?;
-    let [_, user_url, relation_url, post_url, ..] =
-        SERVERS.each_ref().map(|server| server.url(port_base));
+    let [_, user_url, relation_url, post_url, ..] = SERVERS.map(|server| server.url(port_base));
     let users = Users::new(keys.sign(remote::channel(&user_url)?));
     let posts = Posts::new(keys.sign(remote::channel(&post_url)?));
     if !mark.exists() {

@@ -6,10 +6,12 @@ use super::{
     Databases,
     data_dir::DataDir,
     demo_data::{DemoGraph, PASSWORD},
-    services::SERVERS,
     software::Software,
 };
-use crate::remote::{GATEWAY_URL, RELATION_URL, USER_URL};
+use crate::{
+    remote::{GATEWAY_URL, RELATION_URL, USER_URL},
+    services::{SERVERS, Server},
+};
 
 const BUF_CURL: &str = "buf curl --http2-prior-knowledge --protocol grpc";
 
@@ -22,11 +24,12 @@ pub(super) fn started(
     redis_port: u16,
     port_base: u16,
 ) {
-    for server in &SERVERS {
-        println!("  {:9} {}  {}", server.name, server.url(port_base), server.service);
+    for server in SERVERS {
+        println!("  {:9} {}  {}", server.name(), server.url(port_base), server.service());
     }
     println!("  redis     127.0.0.1:{redis_port}, version {}", software.version);
-    for (service, url) in databases.urls() {
+    for (server, url) in databases.urls() {
+        let service = server.name();
         match url {
             Some(_) => println!("  database  of {service}: --{service}-database-url"),
             None => println!("  database  of {service}: {}", data.database(service).display()),
@@ -37,7 +40,7 @@ pub(super) fn started(
 
 /// Prints that all servers are ready, and commands to try.
 pub(super) fn ready(port_base: u16) {
-    let [gateway, user, relation, ..] = SERVERS.each_ref().map(|server| server.url(port_base));
+    let [gateway, user, relation, ..] = SERVERS.map(|server| server.url(port_base));
     let program = program();
     let import = with_flags(
         format!("{program} import"),
@@ -66,7 +69,7 @@ Ctrl-C stops all servers; the data persist."
 /// Prints how to explore the demo graph: a home timeline, followers, and a post of the most
 /// followed account.
 pub(super) fn demo_graph(port_base: u16, graph: &DemoGraph, post_id: Option<u64>) {
-    let gateway = SERVERS[0].url(port_base);
+    let gateway = Server::Gateway.url(port_base);
     let DemoGraph { most_followed: star, viewer, .. } = graph;
     println!(
         "

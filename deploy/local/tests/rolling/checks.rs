@@ -104,6 +104,14 @@ fn newest_at_home(person: &Person, people: &[Person]) -> Vec<u64> {
     posts
 }
 
+/// Asserts that the tour through the API works, which uses all services.
+pub(crate) fn assert_tour(system: &System, programs: &Programs) {
+    let mut tour = Command::new(programs.program("microblog"));
+    tour.args(["demo", "--gateway-url", &system.urls("gateway")[0]]);
+    let output = tour.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
 /// Asserts that `microblog verify` of these programs finds no violations once no work is pending.
 pub(crate) async fn assert_verified(system: &System, programs: &Programs) {
     let program = programs.program("microblog");

@@ -1,8 +1,9 @@
 //! Rolling restart and kill of replicas under load: with retries, no call fails.
 //!
-//! Each server is its own process, of the programs beside `microblog`, which a build or test of the
-//! workspace creates. By default the test restarts the same programs. With the programs of another
-//! version, it starts with those, upgrades to these, and rolls back.
+//! In each layout: a process for each service, all services in one, and a mixed one. The programs are
+//! those beside `microblog`, which a build or test of the workspace creates. By default the test
+//! restarts the same programs. With the programs of another version, it starts five processes of
+//! those, upgrades to these, and rolls back.
 //!
 //! ```sh
 //! git worktree add /tmp/previous v1
@@ -28,7 +29,7 @@ use self::{
     person::Person,
     programs::Programs,
     retrying_client::{RetryingClient, Tally},
-    system::{CALLED_FIRST, REPLICAS, System},
+    system::{COLOCATED, FIVE, Layout, MIXED, REPLICAS, System},
 };
 
 /// Enough for calls in flight to every server at any time.
@@ -37,22 +38,36 @@ const PEOPLE: usize = 8;
 const CALLS_BETWEEN: u64 = 5 * PEOPLE as u64;
 
 #[tokio::test]
-async fn no_call_fails_during_rolling_restarts_and_kills() {
-    let current = Programs::built();
+async fn no_call_fails_during_rolling_restarts_and_kills_of_five_processes() {
     let previous = env::var_os("MICROBLOG_PREVIOUS_PROGRAMS").map(Programs::in_directory);
-    let mut system = System::start(previous.as_ref().unwrap_or(&current)).await;
+    check(FIVE, previous).await;
+}
+
+#[tokio::test]
+async fn no_call_fails_during_rolling_restarts_and_kills_of_one_process() {
+    check(COLOCATED, None).await;
+}
+
+#[tokio::test]
+async fn no_call_fails_during_rolling_restarts_and_kills_of_a_mixed_layout() {
+    check(MIXED, None).await;
+}
+
+async fn check(layout: &Layout, previous: Option<Programs>) {
+    let current = Programs::built();
+    let mut system = System::start(layout, previous.as_ref().unwrap_or(&current)).await;
+    checks::assert_tour(&system, &current);
     let tally = Rc::new(Tally::default());
     let mut people = register(&system, &tally).await;
     let names: Vec<String> = people.iter().map(|person| person.name().to_owned()).collect();
 
     let lives = join_all(people.iter_mut().map(|person| person.live(&names)));
     let script = async {
-        roll(&mut system, &current, &CALLED_FIRST, &tally).await;
-        lose(&mut system, &current, &tally).await;
+        let processes = 0..layout.len();
+        roll(&mut system, &current, processes.clone(), &tally).await;
+        lose(&mut system, &current, processes.clone(), &tally).await;
         if let Some(previous) = &previous {
-            let mut order = CALLED_FIRST;
-            order.reverse();
-            roll(&mut system, previous, &order, &tally).await;
+            roll(&mut system, previous, processes.rev(), &tally).await;
         }
         tally.end();
     };
@@ -74,26 +89,36 @@ async fn register(system: &System, tally: &Rc<Tally>) -> Vec<Person> {
     join_all(joining).await
 }
 
-/// Restarts every server, one after the other, with these programs.
-async fn roll(system: &mut System, programs: &Programs, order: &[&str], tally: &Tally) {
-    for service in order {
+/// Restarts every replica, one after the other, with these programs.
+async fn roll(
+    system: &mut System,
+    programs: &Programs,
+    processes: impl Iterator<Item = usize>,
+    tally: &Tally,
+) {
+    for process in processes {
         for replica in 0..REPLICAS {
             tally.more(CALLS_BETWEEN).await;
-            system.stop(service, replica).await;
+            system.stop(process, replica).await;
             tally.more(CALLS_BETWEEN).await;
-            system.start_again(service, replica, programs).await;
+            system.start_again(process, replica, programs).await;
         }
     }
     tally.more(CALLS_BETWEEN).await;
 }
 
-/// Kills and restarts one server of each service, one after the other.
-async fn lose(system: &mut System, programs: &Programs, tally: &Tally) {
-    for service in CALLED_FIRST {
+/// Kills and restarts one replica of each process, one after the other.
+async fn lose(
+    system: &mut System,
+    programs: &Programs,
+    processes: impl Iterator<Item = usize>,
+    tally: &Tally,
+) {
+    for process in processes {
         tally.more(CALLS_BETWEEN).await;
-        system.kill(service, 0);
+        system.kill(process, 0);
         tally.more(CALLS_BETWEEN).await;
-        system.start_again(service, 0, programs).await;
+        system.start_again(process, 0, programs).await;
     }
     tally.more(CALLS_BETWEEN).await;
 }

@@ -6,8 +6,18 @@ use microblog_testkit::{Process, RedisServer, free_port};
 
 use crate::programs::Programs;
 
-/// In the order of calls, which is the upgrade order of `deploy/README.md`.
-pub(crate) const CALLED_FIRST: [&str; 5] = ["user", "relation", "timeline", "post", "gateway"];
+/// The services of each process, in the upgrade order of `deploy/README.md`: those that are called
+/// first. Each process has two replicas.
+pub(crate) type Layout = [&'static [&'static str]];
+
+/// A process for each service, of its own program.
+pub(crate) const FIVE: &Layout =
+    &[&["user"], &["relation"], &["timeline"], &["post"], &["gateway"]];
+/// All services in one process.
+pub(crate) const COLOCATED: &Layout = &[&["user", "relation", "timeline", "post", "gateway"]];
+/// Calls in both directions between two processes.
+pub(crate) const MIXED: &Layout = &[&["user", "relation", "post"], &["timeline", "gateway"]];
+
 pub(crate) const REPLICAS: usize = 2;
 
 const STOP: Duration = Duration::from_secs(60);
@@ -31,28 +41,35 @@ const UNLIMITED: [(&str, &[&str]); 2] = [
 pub(crate) struct System {
     replicas: Vec<Replica>,
     redis: RedisServer,
-    /// Logs of the stopped servers.
+    /// Logs of the stopped processes.
     logs: Vec<String>,
 }
 
-/// A replica with a fixed port, across restarts.
+/// A replica of a process, with fixed ports across restarts.
 struct Replica {
-    service: &'static str,
-    port: u16,
+    services: Vec<(&'static str, u16)>,
     process: Option<Process>,
 }
 
+impl Replica {
+    fn has(&self, service: &str) -> bool {
+        self.services.iter().any(|(own, _)| *own == service)
+    }
+}
+
 impl System {
-    /// Starts a system, and waits until all servers are SERVING.
-    pub(crate) async fn start(programs: &Programs) -> Self {
+    /// Starts a system, and waits until all services are SERVING.
+    pub(crate) async fn start(layout: &Layout, programs: &Programs) -> Self {
         let redis = RedisServer::start().await;
-        let place = |service| Replica { service, port: free_port(), process: None };
-        let services = CALLED_FIRST.into_iter().flat_map(|service| [service; REPLICAS]);
-        let replicas = services.map(place).collect();
-        let mut system = Self { replicas, redis, logs: Vec::new() };
-        for service in CALLED_FIRST {
+        let place = |services: &&[&'static str]| Replica {
+            services: services.iter().map(|&service| (service, free_port())).collect(),
+            process: None,
+        };
+        let replicas = layout.iter().flat_map(|services| [place(services), place(services)]);
+        let mut system = Self { replicas: replicas.collect(), redis, logs: Vec::new() };
+        for process in 0..layout.len() {
             for replica in 0..REPLICAS {
-                system.start_again(service, replica, programs).await;
+                system.start_again(process, replica, programs).await;
             }
         }
         system
@@ -60,59 +77,83 @@ impl System {
 
     /// Returns the URLs of a service.
     pub(crate) fn urls(&self, service: &str) -> Vec<String> {
-        let of_service = self.replicas.iter().filter(|replica| replica.service == service);
-        of_service.map(|replica| format!("http://127.0.0.1:{}", replica.port)).collect()
+        let services = self.replicas.iter().flat_map(|replica| &replica.services);
+        let of_service = services.filter(|(name, _)| *name == service);
+        of_service.map(|(_, port)| format!("http://127.0.0.1:{port}")).collect()
     }
 
-    /// Stops a server gracefully.
-    pub(crate) async fn stop(&mut self, service: &str, replica: usize) {
-        let process = self.take(service, replica);
+    /// Stops a replica of a process of the layout gracefully.
+    pub(crate) async fn stop(&mut self, process: usize, replica: usize) {
+        let process = self.take(process, replica);
         process.terminate();
         let status = process.ended(STOP).await;
         self.logs.push(process.log());
-        assert!(status.success(), "{service} ended with {status}:\n{}", process.log());
+        assert!(status.success(), "a process ended with {status}:\n{}", process.log());
     }
 
-    /// Kills a server.
-    pub(crate) fn kill(&mut self, service: &str, replica: usize) {
-        let process = self.take(service, replica);
+    /// Kills a replica.
+    pub(crate) fn kill(&mut self, process: usize, replica: usize) {
+        let process = self.take(process, replica);
         process.kill9();
         self.logs.push(process.log());
     }
 
-    /// Restarts a server on its port, and waits until it is SERVING.
-    pub(crate) async fn start_again(&mut self, service: &str, replica: usize, programs: &Programs) {
-        let args = self.args(service);
+    /// Restarts a replica on its ports, and waits until its services are SERVING.
+    pub(crate) async fn start_again(
+        &mut self,
+        process: usize,
+        replica: usize,
+        programs: &Programs,
+    ) {
+        let index = process * REPLICAS + replica;
+        let args = self.args(&self.replicas[index]);
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let port = self.place(service, replica).port;
-        let process = Process::start_on(port, &programs.server(service), &args).await;
-        self.place(service, replica).process = Some(process);
-    }
-
-    fn take(&mut self, service: &str, replica: usize) -> Process {
-        self.place(service, replica).process.take().unwrap()
-    }
-
-    fn place(&mut self, service: &str, replica: usize) -> &mut Replica {
-        let mut of_service = self.replicas.iter_mut().filter(|place| place.service == service);
-        of_service.nth(replica).unwrap()
-    }
-
-    fn args(&self, service: &str) -> Vec<String> {
-        let peers: &[&str] = match service {
-            "timeline" => &["relation", "post"],
-            "post" => &["timeline"],
-            "gateway" => &["user", "relation", "timeline", "post"],
-            _ => &[],
+        let started = match *self.replicas[index].services {
+            [(service, port)] => Process::start_on(port, &programs.server(service), &args).await,
+            _ => Process::start_services(&programs.program("microblog"), &args).await,
         };
-        let peers = peers.iter().map(|peer| format!("--{peer}-url={}", self.urls(peer).join(",")));
-        let limits = UNLIMITED.into_iter().filter(|(limited, _)| *limited == service);
-        let limits = limits.flat_map(|(_, flags)| flags).map(|&flag| flag.to_owned());
-        let redis = format!("--redis-url={}", self.redis.url(service));
-        let redis = (service != "gateway").then_some(redis);
-        let common = ["--threads=1", "--log=warn"].map(str::to_owned);
-        common.into_iter().chain(redis).chain(peers).chain(limits).collect()
+        self.replicas[index].process = Some(started);
     }
+
+    fn take(&mut self, process: usize, replica: usize) -> Process {
+        self.replicas[process * REPLICAS + replica].process.take().unwrap()
+    }
+
+    /// Returns the arguments of a service's own program, or of `microblog serve`.
+    fn args(&self, replica: &Replica) -> Vec<String> {
+        let names: Vec<_> = replica.services.iter().map(|(service, _)| *service).collect();
+        let is_alone = names.len() == 1;
+        let mut args = match is_alone {
+            true => Vec::new(),
+            false => vec!["serve".to_owned(), format!("--services={}", names.join(","))],
+        };
+        args.extend(["--threads=1", "--log=warn"].map(str::to_owned));
+        for &(service, port) in &replica.services {
+            let own = if is_alone { String::new() } else { format!("{service}-") };
+            if !is_alone {
+                args.push(format!("--{own}listen=127.0.0.1:{port}"));
+            }
+            if service != "gateway" {
+                args.push(format!("--{own}redis-url={}", self.redis.url(service)));
+            }
+            let limits = UNLIMITED.into_iter().filter(|(limited, _)| *limited == service);
+            args.extend(limits.flat_map(|(_, flags)| flags).map(|&flag| flag.to_owned()));
+        }
+        let callees = ["user", "relation", "timeline", "post"].into_iter();
+        let called = callees.filter(|callee| calls(&names, callee) && !replica.has(callee));
+        args.extend(called.map(|callee| format!("--{callee}-url={}", self.urls(callee).join(","))));
+        args
+    }
+}
+
+/// Returns whether one of these services calls another.
+fn calls(services: &[&str], callee: &str) -> bool {
+    services.iter().any(|service| match *service {
+        "timeline" => ["relation", "post"].contains(&callee),
+        "post" => callee == "timeline",
+        "gateway" => true,
+        _ => false,
+    })
 }
 
 impl Drop for System {

@@ -5,8 +5,12 @@ use std::process::{Command, Output};
 use crate::{canaries::Canaries, outputs::Outputs, server::program};
 
 /// All environment variables with secrets.
-const SECRET: [&str; 9] = [
+const SECRET: [&str; 13] = [
     "MICROBLOG_REDIS_URL",
+    "MICROBLOG_USER_REDIS_URL",
+    "MICROBLOG_RELATION_REDIS_URL",
+    "MICROBLOG_POST_REDIS_URL",
+    "MICROBLOG_TIMELINE_REDIS_URL",
     "MICROBLOG_REDIS_SENTINEL_PASSWORD",
     "MICROBLOG_DATABASE_URL",
     "MICROBLOG_USER_DATABASE_URL",
@@ -18,12 +22,13 @@ const SECRET: [&str; 9] = [
 ];
 
 /// Each program with its subcommand, and a public variable.
-const PROGRAMS: [(&str, &[&str], &str); 10] = [
+const PROGRAMS: [(&str, &[&str], &str); 11] = [
     ("microblog-user", &[], "MICROBLOG_HASHING_THREADS"),
     ("microblog-relation", &[], "MICROBLOG_MAX_CALLS"),
     ("microblog-timeline", &[], "MICROBLOG_PULL_THRESHOLD"),
     ("microblog-post", &[], "MICROBLOG_HOT_POSTS"),
     ("microblog-gateway", &[], "MICROBLOG_FOLLOWS_PER_MINUTE"),
+    ("microblog", &["serve"], "MICROBLOG_HASHING_THREADS"),
     ("microblog", &["up"], "MICROBLOG_PORT_BASE"),
     ("microblog", &["import"], "MICROBLOG_USER_URL"),
     ("microblog", &["verify"], "MICROBLOG_POST_URL"),

@@ -16,12 +16,15 @@ mod tls;
 
 use std::{
     future::Future,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     task::{Context as Waker, Poll},
     time::Duration,
 };
 
-use futures::{FutureExt as _, future::BoxFuture};
+use futures::{
+    FutureExt as _,
+    future::{self, BoxFuture},
+};
 use http::{HeaderMap, Request, Response};
 use tokio::time::Instant;
 use tonic::{Status, body::Body};
@@ -65,7 +68,8 @@ pub struct Peer {
 #[derive(Clone)]
 enum Target {
     Remote(Arc<Remote>),
-    Local(Local),
+    // Set when the service has started.
+    Local(Arc<OnceLock<Local>>),
 }
 
 #[derive(Clone)]
@@ -107,11 +111,24 @@ impl Peer {
     /// Returns a peer within the process. Its handlers run in the caller's task, behind the same
     /// middleware as remote calls.
     pub fn local(service: &Service, config: &Config) -> Self {
+        let peer = Self::unbound(config);
+        peer.bind(service, config);
+        peer
+    }
+
+    /// Returns a peer within the process whose service starts later, for services that call each
+    /// other. Until [`Self::bind`], calls fail.
+    pub fn unbound(config: &Config) -> Self {
+        Self::new(Target::Local(Arc::default()), config)
+    }
+
+    /// Sets the service of an unbound peer and all its clones. Does nothing for other peers.
+    pub fn bind(&self, service: &Service, config: &Config) {
+        let Target::Local(local) = &self.target else { return };
         // Used only outside a call; a local call shares the state of the call that makes it.
         let server_state = ServerState::new(config, Admission::new(config).into());
         let calls = Calls::new(service.routes.clone(), server_state.into());
-        let handler = service.handler.clone();
-        Self::new(Target::Local(Local { calls, handler }), config)
+        local.get_or_init(|| Local { calls, handler: service.handler.clone() });
     }
 
     fn new(target: Target, config: &Config) -> Self {
@@ -154,7 +171,10 @@ impl TowerService<Request<Body>> for Peer {
         let deadline = self.deadline(request.headers(), method, caller.as_ref());
         match &mut self.target {
             Target::Local(local) => {
-                let call = local.calls.call_local(request, method, caller, deadline);
+                let Some(local) = local.get() else {
+                    return future::ready(Err(status::peer_unavailable())).boxed();
+                };
+                let call = local.calls.clone().call_local(request, method, caller, deadline);
                 call.map(|Ok(response)| Ok(response.map(Body::new))).boxed()
             }
             Target::Remote(remote) => {
@@ -173,7 +193,7 @@ impl TowerService<Request<Body>> for Peer {
 impl microblog_proto::Peer for Peer {
     fn handler<H: Clone + 'static>(&self) -> Option<H> {
         match &self.target {
-            Target::Local(local) => local.handler.as_ref()?.downcast_ref().cloned(),
+            Target::Local(local) => local.get()?.handler.as_ref()?.downcast_ref().cloned(),
             Target::Remote(_) => None,
         }
     }
@@ -188,6 +208,7 @@ impl microblog_proto::Peer for Peer {
         F: Future<Output = Result<tonic::Response<A>, Status>> + Send,
     {
         let Target::Local(local) = &self.target else { return Err(status::internal()) };
+        let local = local.get().ok_or_else(status::peer_unavailable)?;
         let method = methods::find(path);
         let caller = context::with(Context::clone);
         let deadline = self.deadline(request.metadata().as_ref(), method, caller.as_ref());

@@ -134,7 +134,8 @@ async fn serve_in(
     let ProcessState { config, admission, acceptor } = process;
     let server_state = Arc::new(ServerState::new(config, admission.clone()));
     let routes = add_reflection(service.routes, service.name).map_err(ServeError::Reflection)?;
-    let calls = Calls::new(routes.add_service(health.server()), server_state.clone());
+    let calls =
+        Calls::new(routes.add_service(health::server(vec![health.clone()])), server_state.clone());
     let mut background = spawn(service.background, &server_state);
     let transport = transport(config).serve_with_incoming_shutdown(
         calls,
@@ -170,13 +171,13 @@ async fn serve_in(
     ended.unwrap_or(Ok(())).map_err(ServeError::Transport)
 }
 
-/// Serves a service's health checks without TLS, until dropped.
+/// Serves the health checks of services without TLS, until dropped.
 async fn serve_health(
     listener: Listener,
     config: &Config,
-    health: &Arc<HealthState>,
+    health_states: Vec<Arc<HealthState>>,
 ) -> Result<(), ServeError> {
-    let server = transport(config).add_service(health.server());
+    let server = transport(config).add_service(health::server(health_states));
     server.serve_with_incoming(incoming(listener, None)?).await.map_err(ServeError::Transport)
 }
 

@@ -87,7 +87,7 @@ async fn client_certificate_is_sent_to_sentinels() {
     let certificates = Certificates::make();
     let (server, port) = certificates.server(true, &[]).await;
     let sentinel_port = free_port();
-    let mut lines = certificates.options(sentinel_port, true);
+    let mut lines = certificates.files.redis_options(sentinel_port, true);
     // The Sentinel is a TLS client of its primary.
     lines.push(("tls-replication", "yes".to_owned()));
     lines.push(("sentinel resolve-hostnames", "yes".to_owned()));

@@ -91,4 +91,21 @@ impl Files {
         let certificate = self.write(&format!("{name}.crt"), &issued.certificate);
         (certificate, self.write(&format!("{name}.key"), &issued.key))
     }
+
+    /// Returns the TLS options of a redis-server with the certificate `server` and the authority
+    /// `ca.pem`.
+    pub fn redis_options(
+        &self,
+        port: u16,
+        requires_certificate: bool,
+    ) -> Vec<(&'static str, String)> {
+        let path = |file| self.path(file).display().to_string();
+        vec![
+            ("tls-port", port.to_string()),
+            ("tls-cert-file", path("server.crt")),
+            ("tls-key-file", path("server.key")),
+            ("tls-ca-cert-file", path("ca.pem")),
+            ("tls-auth-clients", if requires_certificate { "yes" } else { "no" }.to_owned()),
+        ]
+    }
 }

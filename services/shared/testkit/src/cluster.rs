@@ -18,11 +18,21 @@ impl RedisCluster {
     /// Starts a cluster with this number of replicas per primary, and waits until it serves all
     /// slots.
     pub async fn start(primaries: usize, replicas_each: usize) -> Self {
+        Self::start_with(primaries, replicas_each, Vec::new).await
+    }
+
+    /// Starts a cluster with further options of each node: names and values as in `redis.conf`. With
+    /// `tls-port` and `tls-cluster`, the nodes and their clients use TLS.
+    pub async fn start_with(
+        primaries: usize,
+        replicas_each: usize,
+        options: impl Fn() -> Vec<(&'static str, String)>,
+    ) -> Self {
         let mut nodes = Vec::new();
         let mut bus_ports = Vec::new();
         for _ in 0..primaries * (1 + replicas_each) {
             let bus_port = free_port();
-            nodes.push(start_node(bus_port, replicas_each > 0).await);
+            nodes.push(start_node(bus_port, replicas_each > 0, &options()).await);
             bus_ports.push(bus_port);
         }
         let cluster = Self { nodes };
@@ -34,7 +44,8 @@ impl RedisCluster {
             run::<()>(node, "SET-CONFIG-EPOCH", &[(index + 1).to_string()]).await;
         }
         for (node, bus_port) in cluster.nodes.iter().zip(&bus_ports).skip(1) {
-            let address = ["127.0.0.1".to_owned(), node.port().to_string(), bus_port.to_string()];
+            let port = node.tls_port().unwrap_or(node.port());
+            let address = ["127.0.0.1".to_owned(), port.to_string(), bus_port.to_string()];
             run::<()>(&cluster.nodes[0], "MEET", &address).await;
         }
         cluster
@@ -62,8 +73,13 @@ impl RedisCluster {
 
     /// Returns the cluster's URL for a user of `deploy/redis/users.acl`.
     pub fn url(&self, user: &str) -> String {
-        let addresses = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port()));
-        format!("redis-cluster://{}@{}", credentials(user), addresses.collect::<Vec<_>>().join(","))
+        let scheme = match self.nodes[0].tls_port() {
+            Some(_) => "rediss-cluster",
+            None => "redis-cluster",
+        };
+        let ports = self.nodes.iter().map(|node| node.tls_port().unwrap_or(node.port()));
+        let addresses: Vec<_> = ports.map(|port| format!("127.0.0.1:{port}")).collect();
+        format!("{scheme}://{}@{}", credentials(user), addresses.join(","))
     }
 
     /// Returns all nodes, the initial primaries first.
@@ -118,20 +134,26 @@ impl RedisCluster {
     }
 }
 
-async fn start_node(bus_port: u16, has_replicas: bool) -> RedisServer {
+async fn start_node(
+    bus_port: u16,
+    has_replicas: bool,
+    more: &[(&'static str, String)],
+) -> RedisServer {
     // In milliseconds. With replicas, short: a failover takes two or three seconds. Without
     // replicas, long: a stall of a busy machine must not take the cluster down.
     let node_timeout = if has_replicas { "1000" } else { "10000" };
-    RedisServer::start_with(&[
+    let (bus_port, password) = (bus_port.to_string(), password(ADMIN));
+    let own = [
         ("cluster-enabled", "yes"),
-        ("cluster-port", &bus_port.to_string()),
+        ("cluster-port", &bus_port),
         ("cluster-node-timeout", node_timeout),
         ("cluster-replica-validity-factor", "0"),
         ("repl-diskless-sync-delay", "0"),
         ("masteruser", ADMIN),
-        ("masterauth", &password(ADMIN)),
-    ])
-    .await
+        ("masterauth", &password),
+    ];
+    let more = more.iter().map(|(name, value)| (*name, value.as_str()));
+    RedisServer::start_with(&own.into_iter().chain(more).collect::<Vec<_>>()).await
 }
 
 fn command(name: &str, args: &[String]) -> Cmd {

@@ -31,9 +31,22 @@ impl Process {
     /// Starts a program like [`Self::start`] on a given port, for example the port of a killed
     /// server.
     pub async fn start_on(port: u16, program: &str, args: &[&str]) -> Self {
-        let process = Self::spawn_on(port, program, args);
+        let process = Self::spawn_on("--listen", port, program, args);
         process.wait_until_serving().await;
         process
+    }
+
+    /// Starts a program with `--health-listen` on a free port, in place of `--listen`, and waits until
+    /// all its services are SERVING there. Its arguments have the ports of the services.
+    pub async fn start_services(program: &str, args: &[&str]) -> Self {
+        let process = Self::spawn_services(program, args);
+        process.wait_until_serving().await;
+        process
+    }
+
+    /// Starts a program like [`Self::start_services`] without waiting.
+    pub fn spawn_services(program: &str, args: &[&str]) -> Self {
+        Self::spawn_on("--health-listen", free_port(), program, args)
     }
 
     /// Waits until its health is SERVING.
@@ -51,12 +64,12 @@ impl Process {
 
     /// Starts a program like [`Self::start`] without waiting.
     pub fn spawn(program: &str, args: &[&str]) -> Self {
-        Self::spawn_on(free_port(), program, args)
+        Self::spawn_on("--listen", free_port(), program, args)
     }
 
-    fn spawn_on(port: u16, program: &str, args: &[&str]) -> Self {
+    fn spawn_on(flag: &str, port: u16, program: &str, args: &[&str]) -> Self {
         let listen = format!("127.0.0.1:{port}");
-        Self::spawn_command(port, program, &[&["--listen", &listen], args].concat(), &[])
+        Self::spawn_command(port, program, &[args, &[flag, &listen]].concat(), &[])
     }
 
     /// Starts a program with these arguments and environment variables, without waiting. The
@@ -76,16 +89,22 @@ impl Process {
         Self { running, port, _directory: directory }
     }
 
-    /// Returns its URL: `http://127.0.0.1:port`.
+    /// Returns its URL, or that of its health checks: `http://127.0.0.1:port`.
     pub fn address(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 
     /// Returns whether its health is SERVING.
     pub async fn is_serving(&self) -> bool {
+        self.is_service_serving("").await
+    }
+
+    /// Returns whether the health of a service is SERVING, by its full name.
+    pub async fn is_service_serving(&self, service: &str) -> bool {
+        let request = HealthCheckRequest { service: service.to_owned() };
         let endpoint = Endpoint::from_shared(self.address()).expect("an address");
         let channel = endpoint.connect_timeout(CHECK_TIMEOUT).timeout(CHECK_TIMEOUT).connect_lazy();
-        let answer = HealthClient::new(channel).check(HealthCheckRequest::default()).await;
+        let answer = HealthClient::new(channel).check(request).await;
         answer.is_ok_and(|answer| answer.get_ref().status() == ServingStatus::Serving)
     }
 

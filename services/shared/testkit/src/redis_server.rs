@@ -30,6 +30,7 @@ pub async fn connect(url: &str) -> RedisResult<MultiplexedConnection> {
 /// Dropping it kills it and deletes its data.
 pub struct RedisServer {
     port: u16,
+    tls_port: Option<u16>,
     options: Vec<String>,
     directory: TempDir,
     running: Mutex<Option<ChildProcess>>,
@@ -83,12 +84,15 @@ impl RedisServer {
     }
 
     fn new(options: &[(&str, &str)]) -> Self {
+        let tls_port = options.iter().find(|(name, _)| *name == "tls-port");
+        let tls_port = tls_port.map(|(_, port)| port.parse().expect("a port"));
         let options =
             options.iter().flat_map(|(name, value)| [format!("--{name}"), (*value).into()]);
         let directory = TempDir::with_prefix("microblog-redis-").expect("make a directory");
         write_acl(&directory.path().join("users.acl"));
         write_config(&directory.path().join("redis.conf"));
-        Self { port: free_port(), options: options.collect(), directory, running: Mutex::default() }
+        let (port, options, running) = (free_port(), options.collect(), Mutex::default());
+        Self { port, tls_port, options, directory, running }
     }
 
     /// Returns the port.
@@ -101,7 +105,21 @@ impl RedisServer {
         self.directory.path()
     }
 
-    /// Returns the URL for a user of `deploy/redis/users.acl`.
+    /// Returns the port for TLS, if it has one.
+    pub(crate) fn tls_port(&self) -> Option<u16> {
+        self.tls_port
+    }
+
+    /// Returns the URL for a user of `deploy/redis/users.acl`, over TLS.
+    ///
+    /// # Panics
+    /// If it has no port for TLS.
+    pub fn tls_url(&self, user: &str) -> String {
+        let port = self.tls_port.expect("a port for TLS");
+        format!("rediss://{}@127.0.0.1:{port}", credentials(user))
+    }
+
+    /// Returns the URL for a user of `deploy/redis/users.acl`, without TLS.
     pub fn url(&self, user: &str) -> String {
         format!("redis://{}@127.0.0.1:{}", credentials(user), self.port)
     }

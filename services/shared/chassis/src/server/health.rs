@@ -7,10 +7,14 @@ use std::{
     time::Duration,
 };
 
-use futures::stream::{BoxStream, StreamExt as _};
+use futures::{
+    FutureExt as _,
+    future::{ready, select_all},
+    stream::{self, BoxStream, StreamExt as _},
+};
 use opentelemetry::{KeyValue, global};
 use tokio::{sync::watch, time::Instant};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::{Request, Response, Status};
 use tonic_health::pb::{
     HealthCheckRequest, HealthCheckResponse,
@@ -74,11 +78,6 @@ impl HealthState {
             .build();
     }
 
-    /// Returns the health service of a listener.
-    pub(super) fn server(self: &Arc<Self>) -> HealthServer<impl Health> {
-        HealthServer::new(HealthService(self.clone()))
-    }
-
     /// Records the result of a worker's readiness probe.
     pub(super) fn set_ready(&self, worker: usize, ready: bool) {
         self.set_ready_at(Instant::now(), worker, ready);
@@ -102,6 +101,11 @@ impl HealthState {
         self.closing.cancel();
     }
 
+    /// Completes when the health watches end.
+    fn closed(&self) -> WaitForCancellationFutureOwned {
+        self.closing.clone().cancelled_owned()
+    }
+
     // Every report re-evaluates all workers, so that a stuck worker is detected by the others.
     fn update(&self, now: Instant, change: impl FnOnce(&mut Workers)) {
         // Held while sending, so that updates stay in order.
@@ -114,13 +118,23 @@ impl HealthState {
             tracing::info!(service = self.name, serving, "health changed");
         }
     }
-
-    fn is_named(&self, service: &str) -> bool {
-        service.is_empty() || service == self.name
-    }
 }
 
-struct HealthService(Arc<HealthState>);
+/// Returns the health service of a listener for these services, of which there is at least one. The
+/// empty name stands for all of them.
+pub(super) fn server(states: Vec<Arc<HealthState>>) -> HealthServer<impl Health> {
+    HealthServer::new(HealthService(states))
+}
+
+struct HealthService(Vec<Arc<HealthState>>);
+
+impl HealthService {
+    /// Returns the states of a name; none if it is unknown.
+    fn named(&self, service: &str) -> Vec<Arc<HealthState>> {
+        let is_named = |state: &&Arc<HealthState>| service.is_empty() || service == state.name;
+        self.0.iter().filter(is_named).cloned().collect()
+    }
+}
 
 #[tonic::async_trait]
 impl Health for HealthService {
@@ -130,13 +144,16 @@ impl Health for HealthService {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
-        match request.get_ref().service.as_str() {
-            LIVENESS => Ok(Response::new(response(ServingStatus::Serving))),
-            name if self.0.is_named(name) => {
-                Ok(Response::new(response(status(*self.0.serving.borrow()))))
-            }
-            _ => Err(Status::not_found("unknown service")),
+        let name = request.get_ref().service.as_str();
+        if name == LIVENESS {
+            return Ok(Response::new(response(true)));
         }
+        let states = self.named(name);
+        if states.is_empty() {
+            return Err(Status::not_found("unknown service"));
+        }
+        let serving = states.iter().all(|state| *state.serving.borrow());
+        Ok(Response::new(response(serving)))
     }
 
     /// Sends the status now and at each change. By the protocol, an unknown service is
@@ -145,46 +162,50 @@ impl Health for HealthService {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let health = &self.0;
-        let closed = health.closing.clone().cancelled_owned();
-        let steady = |status| {
-            let first = futures::stream::iter([Ok(response(status))]);
-            first.chain(futures::stream::pending()).take_until(closed).boxed()
+        let steady = |response| {
+            let closed = select_all(self.0.iter().map(|state| state.closed().boxed()));
+            let first = stream::once(ready(Ok(response)));
+            first.chain(stream::pending()).take_until(closed).boxed()
         };
         let stream = match request.get_ref().service.as_str() {
-            LIVENESS => steady(ServingStatus::Serving),
-            name if health.is_named(name) => changes(health),
-            _ => steady(ServingStatus::ServiceUnknown),
+            LIVENESS => steady(response(true)),
+            name => match self.named(name) {
+                states if states.is_empty() => {
+                    steady(HealthCheckResponse { status: ServingStatus::ServiceUnknown.into() })
+                }
+                states => changes(states),
+            },
         };
         Ok(Response::new(stream))
     }
 }
 
-fn changes(health: &HealthState) -> BoxStream<'static, Result<HealthCheckResponse, Status>> {
-    let mut serving_changes = health.serving.subscribe();
-    serving_changes.mark_changed();
-    let closing = health.closing.clone();
-    futures::stream::unfold(
-        (serving_changes, closing),
-        |(mut serving_changes, closing)| async move {
-            tokio::select! {
-                // The last change is sent before the stream ends.
-                biased;
-                changed = serving_changes.changed() => changed.ok()?,
-                () = closing.cancelled() => return None,
-            }
-            let serving = *serving_changes.borrow_and_update();
-            Some((Ok(response(status(serving))), (serving_changes, closing)))
-        },
-    )
-    .boxed()
+/// Returns the common status of services, now and at each change, until one of them closes.
+fn changes(
+    states: Vec<Arc<HealthState>>,
+) -> BoxStream<'static, Result<HealthCheckResponse, Status>> {
+    let each = states.iter().map(|state| {
+        stream::unfold(state.serving.subscribe(), |mut serving| async move {
+            serving.changed().await.ok()?;
+            Some(((), serving))
+        })
+        .boxed()
+    });
+    let closed = select_all(states.iter().map(|state| state.closed().boxed()));
+    let now = || stream::once(ready(()));
+    // The last change is sent before the stream ends.
+    let changes = now().chain(stream::select_all(each)).take_until(closed).chain(now());
+    let mut last = None;
+    let status = move |()| {
+        let serving = states.iter().all(|state| *state.serving.borrow());
+        let is_new = last.replace(serving) != Some(serving);
+        ready(is_new.then(|| Ok(response(serving))))
+    };
+    changes.filter_map(status).boxed()
 }
 
-fn status(serving: bool) -> ServingStatus {
-    if serving { ServingStatus::Serving } else { ServingStatus::NotServing }
-}
-
-fn response(status: ServingStatus) -> HealthCheckResponse {
+fn response(serving: bool) -> HealthCheckResponse {
+    let status = if serving { ServingStatus::Serving } else { ServingStatus::NotServing };
     HealthCheckResponse { status: status.into() }
 }
 
@@ -225,5 +246,22 @@ mod tests {
         assert!(!*serving.borrow());
         health.set_ready_at(start + Duration::from_secs(10), 1, true);
         assert!(*serving.borrow());
+    }
+
+    #[tokio::test]
+    async fn empty_name_watches_all_services() {
+        let states = ["a", "b"].map(|name| HealthState::new(name, 1));
+        let mut all = changes(states.to_vec());
+        let mut next = async || all.next().await.map(|next| next.unwrap().status());
+        assert_eq!(next().await, Some(ServingStatus::NotServing));
+        states[0].set_ready(0, true);
+        states[1].set_ready(0, true);
+        assert_eq!(next().await, Some(ServingStatus::Serving));
+        states[1].drain();
+        assert_eq!(next().await, Some(ServingStatus::NotServing));
+        states[1].close();
+        assert_eq!(next().await, None);
+        let service = HealthService(states.to_vec());
+        assert_eq!(["", "a", "c"].map(|name| service.named(name).len()), [2, 1, 0]);
     }
 }

@@ -89,25 +89,22 @@ impl Supervisor {
         health_states.entry(index).or_insert_with(create).clone()
     }
 
-    /// Serves `--health-listen` in every worker, so that a stuck worker is detected as on the
-    /// service's port. Returns only on error.
+    /// Serves `--health-listen` for all services in every worker, so that a stuck worker is detected
+    /// as on the services' ports. Returns only on error.
     async fn serve_health_checks(
         &self,
         worker: Worker,
-        health_states: &[Arc<HealthState>],
+        health_states: Vec<Arc<HealthState>>,
     ) -> Result<(), String> {
         let config = &self.state.config;
         let Some(address) = config.health_listen else { return pending().await };
-        let [health] = health_states else {
-            return Err("--health-listen requires a process with exactly one service".to_owned());
-        };
         let listener =
             self.listeners.listen(HEALTH_LISTENER, address).map_err(|error| describe(&error))?;
         let address = listener.socket.local_addr().map_err(|error| describe(&error))?;
         if worker.is_first() {
             tracing::info!(%address, "serving health checks");
         }
-        serve_health(listener, config, health).await.map_err(|error| describe(&error))
+        serve_health(listener, config, health_states).await.map_err(|error| describe(&error))
     }
 }
 
@@ -254,7 +251,7 @@ where
         }
         tokio::select! {
             served = try_join_all(servers) => served.map(drop).map_err(|error| describe(&error)),
-            ended = supervisor.serve_health_checks(worker, &health_states) => ended,
+            ended = supervisor.serve_health_checks(worker, health_states) => ended,
         }
     });
     runtime.shutdown_timeout(RUNTIME_STOP);

@@ -25,29 +25,13 @@ impl Certificates {
         self.files.path(file)
     }
 
-    /// Returns the TLS options of a server that requires client certificates or not.
-    pub(crate) fn options(
-        &self,
-        port: u16,
-        requires_certificate: bool,
-    ) -> Vec<(&'static str, String)> {
-        let path = |file| self.path(file).display().to_string();
-        vec![
-            ("tls-port", port.to_string()),
-            ("tls-cert-file", path("server.crt")),
-            ("tls-key-file", path("server.key")),
-            ("tls-ca-cert-file", path("ca.pem")),
-            ("tls-auth-clients", if requires_certificate { "yes" } else { "no" }.to_owned()),
-        ]
-    }
-
     pub(crate) async fn server(
         &self,
         requires_certificate: bool,
         more: &[(&'static str, &str)],
     ) -> (RedisServer, u16) {
         let port = free_port();
-        let tls = self.options(port, requires_certificate);
+        let tls = self.files.redis_options(port, requires_certificate);
         let tls = tls.iter().map(|(name, value)| (*name, value.as_str()));
         let options: Vec<_> = tls.chain(more.iter().copied()).collect();
         (RedisServer::start_with(&options).await, port)

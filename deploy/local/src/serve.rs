@@ -1,0 +1,249 @@
+//! `microblog serve`: any services in one process, for production. This file has the flags: those of
+//! the services' own programs, for all services of the process or for one.
+
+use std::{collections::HashSet, env, ffi::OsString, process::ExitCode};
+
+use anyhow::bail;
+use clap::{
+    Arg, ArgMatches, Args as _, Command, Error, FromArgMatches, error::ErrorKind,
+    parser::ValueSource, value_parser,
+};
+use microblog_chassis::Config as Chassis;
+
+use crate::services::{Flags, Plan, SERVERS, Server};
+
+/// What each service must have for itself: there are no flags that set it for all.
+const EXCLUSIVE: [&str; 2] = ["listen", "database-url"];
+/// What the help also lists for each service.
+const LISTED: [&str; 3] = ["listen", "redis-url", "database-url"];
+
+const PREFIX: &str = "MICROBLOG_";
+
+/// The services to run, with their flags.
+pub struct Args {
+    chassis: Chassis,
+    flags: Flags,
+}
+
+/// Runs services in one process. They call each other without a network, and the other services at
+/// their URLs.
+///
+/// Each flag below applies to all services of the process that have it. With the name of a service
+/// in front, it applies to that service only, and takes precedence: --post-redis-timeout-ms, or
+/// MICROBLOG_POST_REDIS_TIMEOUT_MS in the environment. The flags of the process, such as --threads
+/// and those for TLS, exist once. Each service has its own port and, in production, its own Redis
+/// user and database role.
+#[derive(clap::Args)]
+struct Process {
+    /// The services to run, separated by commas
+    #[arg(
+        long,
+        env = "MICROBLOG_SERVICES",
+        value_name = "SERVICES",
+        value_delimiter = ',',
+        required = true
+    )]
+    services: Vec<Server>,
+    #[command(flatten)]
+    chassis: Chassis,
+}
+
+/// Runs the services until a signal stops them.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    for name in EXCLUSIVE.map(variable) {
+        if env::var_os(format!("{PREFIX}{name}")).is_some_and(|value| !value.is_empty()) {
+            bail!(
+                "{PREFIX}{name} is of a server in its own process: set {PREFIX}USER_{name} and so \
+                 on, for each service"
+            );
+        }
+    }
+    let plan = Plan::new(&args.chassis, &args.flags)?;
+    Ok(microblog_chassis::run(&args.chassis, move |worker| plan.clone().listen(worker)))
+}
+
+/// A flag of a service, with its two forms in this command.
+struct Flag {
+    of_program: Arg,
+    long: String,
+    /// Whether there is a form for all services of the process.
+    common: bool,
+    /// The form for this service; `None` for flags of the process.
+    own: Option<String>,
+}
+
+/// Returns the flags of a service's program.
+fn flags(server: Server) -> Vec<Flag> {
+    let process = Chassis::augment_args(Command::new(""));
+    let process: HashSet<_> = process.get_arguments().filter_map(Arg::get_long).collect();
+    let command = server.command();
+    let flag = |of_program: &Arg| {
+        let long = of_program.get_long()?;
+        let own = (!process.contains(long)).then(|| format!("{}-{long}", server.name()));
+        Some(Flag {
+            of_program: of_program.clone(),
+            long: long.to_owned(),
+            common: !EXCLUSIVE.contains(&long),
+            own,
+        })
+    };
+    command.get_arguments().filter_map(flag).collect()
+}
+
+impl clap::Args for Args {
+    fn augment_args(command: Command) -> Command {
+        let mut command = Process::augment_args(command);
+        let mut order = command.get_arguments().count();
+        for server in SERVERS {
+            for flag in flags(server) {
+                let id = flag.of_program.get_id();
+                if flag.common && command.get_arguments().all(|known| known.get_id() != id) {
+                    command = command.arg(flag.of_program.clone().display_order(order));
+                }
+                if let Some(own) = &flag.own {
+                    command = command.arg(of_one(server, &flag, own).display_order(order));
+                }
+                order += 1;
+            }
+        }
+        command
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Args {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
+        let Process { services, chassis } = Process::from_arg_matches(matches)?;
+        let mut flags = Flags::new();
+        for server in services {
+            if flags.insert(server, given(server, matches)).is_some() {
+                let twice = format!("`--services` has {} twice", server.name());
+                return Err(Error::raw(ErrorKind::ValueValidation, twice));
+            }
+        }
+        Ok(Self { chassis, flags })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// Returns the form of a flag for one service. The service's own parser validates its value.
+fn of_one(server: Server, flag: &Flag, own: &str) -> Arg {
+    let is_listed = LISTED.contains(&&*flag.long);
+    let arg = Arg::new(own.to_owned().leak() as &'static str)
+        .long(own.to_owned().leak() as &'static str)
+        .value_parser(value_parser!(OsString))
+        .help_heading(match server {
+            Server::Gateway => "Gateway",
+            Server::User => "User service",
+            Server::Relation => "Relation service",
+            Server::Post => "Post service",
+            Server::Timeline => "Timeline service",
+        })
+        .hide(!is_listed)
+        .hide_env_values(flag.of_program.is_hide_env_values_set());
+    let arg = match flag.of_program.get_env().and_then(|name| name.to_str()?.strip_prefix(PREFIX)) {
+        Some(name) => arg.env(own_variable(server, name).leak() as &'static str),
+        None => arg,
+    };
+    let arg = match flag.of_program.get_value_names() {
+        Some(names) => arg.value_names(names.to_vec()),
+        None => arg,
+    };
+    if flag.common {
+        return arg.help(format!("As --{}, for this service", flag.long));
+    }
+    // The default is only shown: the service's own parser has it too.
+    arg.help(flag.of_program.get_help().cloned().unwrap_or_default())
+        .default_values(flag.of_program.get_default_values().to_vec())
+}
+
+/// Returns the variable of a flag for one service, from that of its program. The variable of
+/// `--mode` of the timeline service has its name in front already.
+fn own_variable(server: Server, name: &str) -> String {
+    let server = format!("{}_", variable(server.name()));
+    let name = name.strip_prefix(&server).unwrap_or(name);
+    format!("{PREFIX}{server}{name}")
+}
+
+/// Returns the variable of a flag, without its prefix.
+fn variable(flag: &str) -> String {
+    flag.replace('-', "_").to_uppercase()
+}
+
+/// Returns what the command line and the environment set for a service, as flags of its program.
+/// That reads the variables of all services itself.
+fn given(server: Server, matches: &ArgMatches) -> Vec<OsString> {
+    let value = |id: &str, sources: &[ValueSource]| {
+        let source = matches.value_source(id)?;
+        sources.contains(&source).then(|| matches.get_raw(id)?.next_back()).flatten()
+    };
+    let flag = |flag: Flag| {
+        let all = [ValueSource::CommandLine, ValueSource::EnvVariable];
+        let own = flag.own.as_ref().and_then(|own| value(own, &all));
+        let common = || value(flag.of_program.get_id().as_str(), &all[..1]);
+        let given = own.or_else(|| flag.common.then(common).flatten())?;
+        let mut argument = OsString::from(format!("--{}=", flag.long));
+        argument.push(given);
+        Some(argument)
+    };
+    flags(server).into_iter().filter_map(flag).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn flags_apply_to_all_services_or_to_one() {
+        let flags = Cli::parse_from([
+            "serve",
+            "--services=user,post",
+            "--services=gateway",
+            "--redis-url=redis://all",
+            "--post-redis-url=redis://post",
+            "--gateway-listen=127.0.0.1:1",
+            "--post-calls-per-minute=7",
+            "--hashing-threads=3",
+            "--threads=1",
+        ]);
+        let flags = flags.args.flags;
+        let expected = [
+            (Server::Gateway, &["--listen=127.0.0.1:1", "--post-calls-per-minute=7"][..]),
+            (Server::User, &["--hashing-threads=3", "--redis-url=redis://all"]),
+            (Server::Post, &["--redis-url=redis://post"]),
+        ];
+        assert_eq!(flags.len(), expected.len());
+        for (server, own) in expected {
+            let mut set: Vec<_> =
+                flags[&server].iter().map(|flag| flag.to_str().unwrap()).collect();
+            set.sort_unstable();
+            assert_eq!(set, [own, &["--threads=1"]].concat(), "{server:?}");
+        }
+    }
+
+    #[test]
+    fn variables_of_one_service_have_its_name_in_front() {
+        for (server, of_program, own) in [
+            (Server::User, "REDIS_URL", "MICROBLOG_USER_REDIS_URL"),
+            (Server::Gateway, "USER_URL", "MICROBLOG_GATEWAY_USER_URL"),
+            (Server::Timeline, "TIMELINE_MODE", "MICROBLOG_TIMELINE_MODE"),
+        ] {
+            assert_eq!(own_variable(server, of_program), own);
+        }
+    }
+}

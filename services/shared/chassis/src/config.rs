@@ -59,8 +59,8 @@ pub struct Config {
           value_parser = positive)]
     pub max_watches: usize,
 
-    /// Connections to each endpoint of a peer, per worker thread, for unary calls; a call uses the
-    /// one with the fewest calls in flight. Each carries up to --max-streams calls.
+    /// Connections to each endpoint of a peer, per worker thread, for unary calls. Each carries up to
+    /// --max-streams calls; the next one is used from half of that.
     /// Server-streaming calls use separate connections, opened on demand
     #[arg(long, env = "MICROBLOG_PEER_CONNECTIONS", value_name = "COUNT", default_value_t = 4,
           value_parser = positive)]

@@ -65,7 +65,10 @@ async fn a_peer_whose_service_has_not_started_is_unavailable() {
     let unbound = Peer::unbound(&config());
     let clone = unbound.clone();
     let status = call(&clone, None, || async { Ok(1) }).await.unwrap_err();
-    assert_eq!(code_and_reason(&status), (Code::Unavailable, "ERROR_REASON_PEER_UNAVAILABLE".to_owned()));
+    assert_eq!(
+        code_and_reason(&status),
+        (Code::Unavailable, "ERROR_REASON_PEER_UNAVAILABLE".to_owned())
+    );
     unbound.bind(&Stub::new().service(), &config());
     assert_eq!(call(&clone, None, || async { Ok(1) }).await.unwrap(), 1);
 }

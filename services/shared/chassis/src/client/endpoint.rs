@@ -68,13 +68,16 @@ impl Endpoint {
         self.state().calls.iter().any(|connection| connection.is_open())
     }
 
-    /// Leases the connection with the fewest calls in flight. `None` if none is open.
+    /// Leases the first connection of which less than half of the streams are in use, or else the one
+    /// with the fewest calls in flight. `None` if none is open.
+    ///
+    /// Calls that share a connection share system calls and wake-ups on both sides. More connections
+    /// reach more worker threads of the server.
     pub(super) fn lease_for_call(self: &Arc<Self>) -> Option<CallLease> {
         let state = self.state();
-        let least_loaded = state.calls.iter().min_by_key(|connection| connection.in_flight());
         let open = || state.calls.iter().filter(|connection| connection.is_open());
-        let connection = least_loaded
-            .filter(|connection| connection.is_open())
+        let connection = open()
+            .find(|connection| connection.in_flight() < self.streams_max / 2)
             .or_else(|| open().min_by_key(|connection| connection.in_flight()))?;
         Some(CallLease::acquire(self, connection))
     }

@@ -7,7 +7,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::ensure;
 use humantime::parse_duration;
 use microblog_local::remote;
 use rand::{SeedableRng as _, rngs::SmallRng};
@@ -17,7 +16,7 @@ use tonic::transport::Channel;
 use crate::{
     data_set::{self, DataSet},
     load_driver::{LoadModel, Measurements, run_for},
-    results::ScenarioResult,
+    results::{self, ScenarioResult},
     scenario::{Client, Scenario},
     system::System,
 };
@@ -25,27 +24,20 @@ use crate::{
 /// Connections that the clients share. With fewer, a connection is the bottleneck.
 const CONNECTIONS: usize = 8;
 
+/// Clients, unless their number is given.
+pub(crate) const CLIENTS: usize = 64;
+
 /// Benchmark options.
 #[derive(Clone, Debug, clap::Args)]
 // Without `skip`, clap gives the group the name of the command's own group.
 #[group(skip)]
 pub(crate) struct Benchmark {
-    /// Number of clients (closed loop): each sends its next call after the previous response
-    #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = clients)]
-    clients: usize,
-    /// Starts calls at this rate (open loop), independent of responses; latency counts from the
-    /// scheduled start
-    #[arg(long, value_name = "PER_SECOND", conflicts_with = "clients")]
-    rate: Option<f64>,
     /// Duration of the measurement
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
     duration: Duration,
     /// Duration of the warm-up
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = parse_duration)]
     warm_up: Duration,
-    /// Also prints the memory of each process at this interval; only of a started system
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, requires = "start")]
-    every: Option<Duration>,
     #[command(flatten)]
     pub(crate) data_set: data_set::Args,
     /// Also writes the results to a JSON file
@@ -54,29 +46,19 @@ pub(crate) struct Benchmark {
 }
 
 impl Benchmark {
-    /// Returns the load model.
-    pub(crate) fn model(&self) -> anyhow::Result<LoadModel> {
-        ensure!(self.every.is_none_or(|every| !every.is_zero()), "--every must not be 0");
-        match self.rate {
-            None => Ok(LoadModel::Closed(self.clients)),
-            Some(rate) => {
-                ensure!(rate > 0.0 && rate.is_finite(), "--rate must be a number above 0");
-                Ok(LoadModel::Open(rate))
-            }
-        }
-    }
-
-    /// Warms a scenario up and measures it, until all deliveries are done.
+    /// Warms a scenario up and measures it, until all deliveries are done. Prints the memory of each
+    /// process at an interval, if one is given.
     pub(crate) async fn measure(
         &self,
         system: &System,
         data_set: &DataSet,
         scenario: Scenario,
         model: LoadModel,
+        every: Option<Duration>,
     ) -> anyhow::Result<ScenarioResult> {
         // Background work of earlier calls.
         system.wait_until_quiescent().await?;
-        let clients = Clients::new(system, data_set, self.clients)?;
+        let clients = Clients::new(system, data_set, model)?;
         clients.0[0].check(scenario).await?;
         clients.run(scenario, model, self.warm_up, "warm-up").await;
         // Delivery to followers is part of a publish call. Deliveries of the warm-up are not
@@ -86,12 +68,12 @@ impl Benchmark {
         let began = Instant::now();
         let mut measured = tokio::select! {
             measured = clients.run(scenario, model, self.duration, "calls") => measured,
-            failed = print_memory(system, began, self.every) => match failed? {},
+            failed = print_memory(system, began, every) => match failed? {},
         };
         system.wait_until_delivered().await?;
         measured.seconds = began.elapsed().as_secs_f64();
         let usage = system.usage().await?.since(&before);
-        Ok(ScenarioResult::new(scenario.name(), &measured, usage))
+        Ok(ScenarioResult::new(results::name(scenario), &measured, usage))
     }
 }
 
@@ -115,7 +97,11 @@ async fn print_memory(
 struct Clients<'a>(Vec<Client<'a>>);
 
 impl<'a> Clients<'a> {
-    fn new(system: &System, data_set: &'a DataSet, count: usize) -> anyhow::Result<Self> {
+    fn new(system: &System, data_set: &'a DataSet, model: LoadModel) -> anyhow::Result<Self> {
+        let count = match model {
+            LoadModel::Closed(count) => count,
+            LoadModel::Open(_) => CLIENTS,
+        };
         let gateway = (0..CONNECTIONS).map(|_| remote::channel(&system.urls().gateway));
         let gateway: Vec<Channel> = gateway.collect::<anyhow::Result<_>>()?;
         let client = |index: usize| {
@@ -138,7 +124,8 @@ impl<'a> Clients<'a> {
     }
 }
 
-fn clients(text: &str) -> Result<usize, String> {
+/// Parses a number of clients.
+pub(crate) fn clients(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("must not be 0".to_owned()),
         Ok(count) => Ok(count),

@@ -8,6 +8,7 @@ mod load_driver;
 mod memory;
 mod raw_call;
 mod redis_info;
+mod report;
 mod results;
 mod run;
 mod scenario;
@@ -34,6 +35,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(Box<run::Args>),
+    Report(report::Args),
     Memory(memory::Args),
 }
 
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
     let work = async {
         match command {
             Command::Run(args) => run::run(*args).await,
+            Command::Report(args) => report::run(args).await,
             Command::Memory(args) => memory::run(args).await,
         }
     };

@@ -56,7 +56,7 @@ impl ScenarioResult {
     }
 
     /// Returns the CPU time of all processes per call.
-    fn cpu_us_per_call(&self) -> f64 {
+    pub(crate) fn cpu_us_per_call(&self) -> f64 {
         self.each(self.usage.processes.iter().map(|process| process.cpu_us).sum())
     }
 
@@ -103,6 +103,11 @@ impl ScenarioResult {
         }
         text
     }
+}
+
+/// Returns the name of a value on the command line.
+pub(crate) fn name(value: impl clap::ValueEnum) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
 /// Writes a value as JSON to a file, if one is given.

@@ -1,13 +1,16 @@
 //! The subcommand `run`: one scenario.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
 
+use anyhow::ensure;
+use humantime::parse_duration;
 use microblog_local::{keys::Keys, remote};
 
 use crate::{
-    benchmark::Benchmark,
+    benchmark::{Benchmark, CLIENTS, clients},
     data_set::DataSet,
     follow_graph,
+    load_driver::LoadModel,
     results::write_json,
     scenario::Scenario,
     system::{Layout, Setup, System, Topology, Urls},
@@ -24,8 +27,31 @@ pub(crate) struct Args {
     target: Target,
     #[command(flatten)]
     graph: follow_graph::Args,
+    /// Number of clients (closed loop): each sends its next call after the previous response
+    #[arg(long, value_name = "COUNT", default_value_t = CLIENTS, value_parser = clients)]
+    clients: usize,
+    /// Starts calls at this rate (open loop), independent of responses; latency counts from the
+    /// scheduled start
+    #[arg(long, value_name = "PER_SECOND", conflicts_with = "clients")]
+    rate: Option<f64>,
+    /// Also prints the memory of each process at this interval; only of a started system
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, requires = "start")]
+    every: Option<Duration>,
     #[command(flatten)]
     benchmark: Benchmark,
+}
+
+impl Args {
+    fn model(&self) -> anyhow::Result<LoadModel> {
+        ensure!(self.every.is_none_or(|every| !every.is_zero()), "--every must not be 0");
+        match self.rate {
+            None => Ok(LoadModel::Closed(self.clients)),
+            Some(rate) => {
+                ensure!(rate > 0.0 && rate.is_finite(), "--rate must be a number above 0");
+                Ok(LoadModel::Open(rate))
+            }
+        }
+    }
 }
 
 /// The system to measure.
@@ -86,12 +112,12 @@ impl Target {
 
 /// Runs the command.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let Args { scenario, target, graph, benchmark } = args;
-    let model = benchmark.model()?;
+    let model = args.model()?;
+    let Args { scenario, target, graph, benchmark, every, .. } = args;
     let list = graph.graph()?;
     let system = target.system().await?;
     let data_set = DataSet::create(system.urls(), &list, &benchmark.data_set, graph.seed).await?;
-    let outcome = benchmark.measure(&system, &data_set, scenario, model).await?;
+    let outcome = benchmark.measure(&system, &data_set, scenario, model, every).await?;
     print!("{}", outcome.table());
     write_json(benchmark.json.as_deref(), &outcome)?;
     Ok(if outcome.errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

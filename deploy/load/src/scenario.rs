@@ -30,11 +30,3 @@ pub(crate) enum Scenario {
     /// Like a post and, in the next call, unlike it
     Like,
 }
-
-impl Scenario {
-    /// Returns the name on the command line.
-    pub(crate) fn name(self) -> String {
-        let value = clap::ValueEnum::to_possible_value(&self);
-        value.map(|value| value.get_name().to_owned()).unwrap_or_default()
-    }
-}

@@ -65,6 +65,22 @@ fn run_measures_a_scenario_on_a_started_system() {
 }
 
 #[test]
+fn report_measures_scenarios_on_each_system_in_rounds() {
+    let systems = ["--layouts=five", "--redis=cluster", "--tls=false,true", "--rounds=2"];
+    let (text, measured) =
+        measured(&[&["report", "home", "view-followers"], &systems[..], &SMALL[..]].concat());
+    let rows: Vec<_> = text.lines().skip(2).collect();
+    assert_eq!(rows.len(), 4, "{text}");
+    assert!(rows[0].starts_with("| home | five | cluster | no | 4 | "), "{text}");
+    assert!(rows[3].starts_with("| view-followers | five | cluster | yes | 4 | "), "{text}");
+    for row in measured.as_array().unwrap() {
+        let results = row["results"].as_array().unwrap();
+        assert_eq!(results.len(), 2);
+        assert!(results.iter().all(|result| is_positive(&result["calls"])), "{measured}");
+    }
+}
+
+#[test]
 fn no_call_of_any_scenario_fails() {
     for scenario in ["view-followers", "follow", "publish", "home", "user-timeline", "like"] {
         let (_, measured) = run_small(scenario);

@@ -1,6 +1,10 @@
 //! Client TLS of all commands.
 
-use std::{fs, path::PathBuf, sync::OnceLock};
+use std::{
+    fs,
+    path::PathBuf,
+    sync::{PoisonError, RwLock},
+};
 
 use anyhow::{Context as _, bail};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
@@ -21,8 +25,9 @@ pub struct Tls {
     key_file: Option<PathBuf>,
 }
 
-// Process-wide: a process runs one command, and all its calls use the same configuration.
-static CONFIG: OnceLock<ClientTlsConfig> = OnceLock::new();
+// Process-wide: all calls of a command use the same configuration, except that of a load generator
+// which starts one system after the other.
+static CONFIG: RwLock<Option<ClientTlsConfig>> = RwLock::new(None);
 
 impl Tls {
     /// Returns the configuration of a client with a certificate.
@@ -46,8 +51,7 @@ impl Tls {
             }
             _ => bail!("--cert-file and --key-file must be given together"),
         };
-        // Only main sets it, once.
-        let _ = CONFIG.set(config);
+        *CONFIG.write().unwrap_or_else(PoisonError::into_inner) = Some(config);
         Ok(())
     }
 }
@@ -61,8 +65,9 @@ pub(crate) fn secured(endpoint: Endpoint) -> anyhow::Result<Endpoint> {
     if endpoint.uri().scheme_str() != Some("https") {
         return Ok(endpoint);
     }
-    let Some(config) = CONFIG.get() else {
+    let config = CONFIG.read().unwrap_or_else(PoisonError::into_inner).clone();
+    let Some(config) = config else {
         bail!("{} requires --ca-file, the CA certificates to trust", endpoint.uri());
     };
-    endpoint.tls_config(config.clone()).context("invalid --ca-file, --cert-file or --key-file")
+    endpoint.tls_config(config).context("invalid --ca-file, --cert-file or --key-file")
 }

@@ -12,7 +12,7 @@ use super::{
     client::{self, Client, PAGE_SIZE},
     methods::Method,
 };
-use crate::service_clients::status_to_error;
+use crate::{results, service_clients::status_to_error};
 
 /// Maximum number of viewers or accounts to read until one has posts.
 const ATTEMPTS_MAX: usize = 100;
@@ -35,7 +35,7 @@ impl Client<'_> {
                 Scenario::Like => self.check_like().await,
             }
         };
-        checked.await.with_context(|| format!("sanity check of {} failed", scenario.name()))
+        checked.await.with_context(|| format!("sanity check of {} failed", results::name(scenario)))
     }
 
     async fn answer<M: Method>(&self, request: Request<M>) -> anyhow::Result<M::Response> {

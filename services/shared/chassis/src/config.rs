@@ -31,7 +31,7 @@ pub struct Config {
           value_parser = positive)]
     pub max_message_bytes: usize,
 
-    /// Concurrent streams (calls) per connection; the client queues more
+    /// Concurrent streams (calls) per connection; the client queues more. The same for all servers
     #[arg(long, env = "MICROBLOG_MAX_STREAMS", value_name = "COUNT", default_value_t = 100,
           value_parser = clap::value_parser!(u32).range(1..))]
     pub max_streams: u32,

@@ -4,9 +4,10 @@
 mod support;
 
 use std::{
+    collections::HashSet,
     net::{SocketAddr, TcpListener, TcpStream},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
     time::{Duration, Instant},
@@ -15,12 +16,12 @@ use std::{
 use futures::{StreamExt as _, future::join_all, stream};
 use microblog_chassis::Peer;
 use microblog_proto::user::{
-    VerifyRequest, VerifyResponse, user_service_client::UserServiceClient,
+    GetUserByNameRequest, VerifyRequest, VerifyResponse, user_service_client::UserServiceClient,
 };
 use microblog_testkit::PATIENCE;
 use socket2::{Domain, Socket, Type};
 use support::{Port, Server, Stub, code_and_reason, config, eventually, get, request};
-use tonic::{Code, Status};
+use tonic::{Code, Request, Status};
 
 fn assert_unavailable(status: &Status) {
     let expected = (Code::Unavailable, "ERROR_REASON_PEER_UNAVAILABLE".to_owned());
@@ -123,8 +124,10 @@ async fn slow_calls_do_not_block_others() {
     });
     let mut limited = config();
     limited.max_streams = 10;
-    let server = Server::start(stub.service(), limited);
-    let peer = server.peer();
+    // The slow calls do not end by themselves.
+    limited.default_timeout_ms = 10 * PATIENCE.as_millis() as u64;
+    let server = Server::start(stub.service(), limited.clone());
+    let peer = Peer::remote(&server.url(), &limited).unwrap();
     // The first responses imply that the client has the server's settings on each connection.
     for _ in 0..4 {
         get(peer.clone(), "").await.unwrap();
@@ -137,6 +140,47 @@ async fn slow_calls_do_not_block_others() {
         fast.expect("it is not blocked").unwrap();
     }
     calls.abort();
+}
+
+#[tokio::test]
+async fn calls_share_a_connection_until_half_of_its_streams_are_in_use() {
+    let (seen, slow) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicUsize::new(0)));
+    let (callers, count) = (seen.clone(), slow.clone());
+    let stub = Stub::new().get(move |request: Request<GetUserByNameRequest>| {
+        callers.lock().unwrap().push(request.remote_addr().unwrap());
+        let count = count.clone();
+        async move {
+            if request.into_inner().name == "slow" {
+                count.fetch_add(1, SeqCst);
+                futures::future::pending::<()>().await;
+            }
+            Ok(String::new())
+        }
+    });
+    let mut limited = config();
+    (limited.max_streams, limited.peer_connections) = (10, 2);
+    let server = Server::start(stub.service(), limited.clone());
+    let peer = Peer::remote(&server.url(), &limited).unwrap();
+    for _ in 0..20 {
+        get(peer.clone(), "").await.unwrap();
+    }
+    let connections = || -> HashSet<_> { seen.lock().unwrap().iter().copied().collect() };
+    assert_eq!(connections().len(), 1);
+    let mut calls = Vec::new();
+    // The second connection may open later.
+    eventually("the sixth call uses another connection", async || {
+        seen.lock().unwrap().clear();
+        let before = slow.load(SeqCst);
+        calls.push(tokio::spawn(join_all((0..6).map({
+            let peer = peer.clone();
+            move |_| get(peer.clone(), "slow")
+        }))));
+        eventually("the calls are in flight", async || slow.load(SeqCst) == before + 6).await;
+        let used = connections().len();
+        calls.drain(..).for_each(|calls| calls.abort());
+        used == 2
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -85,8 +85,10 @@ where
         return Ok((viewer, first(viewer).await?));
     };
     chassis::context::act_for(recent);
-    let (viewer, result) = tokio::join!(authenticate(gateway, token), first(recent));
-    let viewer = errors::required(Some(viewer?).filter(|viewer| *viewer == recent))?;
+    // An error of the session does not wait for the reads.
+    let reads = async { Ok(first(recent).await) };
+    let (viewer, result) = tokio::try_join!(authenticate(gateway, token), reads)?;
+    let viewer = errors::required(Some(viewer).filter(|viewer| *viewer == recent))?;
     Ok((viewer, result?))
 }
 

@@ -60,7 +60,7 @@ pub(crate) struct Skeleton<Entry, Cursor = String> {
     pub(crate) entries: Vec<Entry>,
     /// Where the list continues.
     pub(crate) next: Cursor,
-    /// Viewer relations of the entries' authors, if the service returns them.
+    /// Viewer relations of the entries' accounts, and of the list's owner, if the service returns them.
     pub(crate) relations: Vec<Relation>,
 }
 

@@ -10,15 +10,14 @@ use std::{
 
 use microblog_domain::UserId;
 
-/// How long a verification counts as recent: as long as a signed identity is valid, so that a call
-/// for the viewer is accepted no longer than if it had been signed at that verification.
+/// How long a verification counts as recent: as long as a signed identity is valid.
 const RECENT: Duration = Duration::from_secs(60);
 
 /// The most sessions in memory: some 3 MB.
 const SESSIONS_MAX: usize = 50_000;
 
 /// The viewers of recently verified tokens, by a seeded hash of the token: the tokens themselves are
-/// not kept. Two tokens with one hash cost a discarded read.
+/// not kept. Of two tokens with one hash, calls may fail with INTERNAL.
 #[derive(Clone, Default)]
 pub(crate) struct RecentSessions {
     viewers: Arc<Mutex<HashMap<u64, (UserId, Instant)>>>,

@@ -503,13 +503,15 @@ mod tests {
     type Edges = BTreeSet<(i64, u64, u64)>;
 
     fn entry() -> impl Strategy<Value = String> {
-        const KINDS: [&str; 9] = [
+        const KINDS: [&str; 11] = [
             "follow",
             "unfollow",
             "followed",
             "unfollowed",
             "block",
             "unblock",
+            "blocked",
+            "unblocked",
             "mute",
             "unmute",
             "forgotten",

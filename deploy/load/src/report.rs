@@ -80,9 +80,9 @@ impl Row {
             values.sort_by(f64::total_cmp);
             values
         };
-        let median = |value: &dyn Fn(&ScenarioResult) -> f64| {
-            let values = of(value);
-            values[values.len() / 2]
+        let median = |values: &[f64]| {
+            let count = values.len();
+            (values[(count - 1) / 2] + values[count / 2]) / 2.0
         };
         let latency = |result: &ScenarioResult, is_median: bool| {
             let latency = result.latency_us.as_ref();
@@ -97,10 +97,10 @@ impl Row {
             self.redis,
             if self.tls { "yes" } else { "no" },
             self.clients,
-            median(&|result| result.calls_per_second),
-            median(&|result| latency(result, true)),
-            median(&|result| latency(result, false)),
-            cpu[cpu.len() / 2],
+            median(&of(&|result| result.calls_per_second)),
+            median(&of(&|result| latency(result, true))),
+            median(&of(&|result| latency(result, false))),
+            median(&cpu),
             cpu[0],
             cpu[cpu.len() - 1],
         )
@@ -178,9 +178,9 @@ mod tests {
             redis: "single".to_owned(),
             tls: true,
             clients: 8,
-            results: [30.0, 10.0, 20.0].map(result).to_vec(),
+            results: [30.0, 10.0, 24.0, 20.0].map(result).to_vec(),
         };
-        let expected = "| home | five | single | yes | 8 | 20 | NaN | NaN | 0 (0 to 0) |";
+        let expected = "| home | five | single | yes | 8 | 22 | NaN | NaN | 0 (0 to 0) |";
         assert_eq!(row.markdown(), expected);
     }
 }

@@ -67,12 +67,6 @@ struct Row {
 }
 
 impl Row {
-    /// Returns whether the row has the results of the same setup and scenario.
-    fn is_of(&self, other: &Self) -> bool {
-        let of = |row: &Self| (row.layout.clone(), row.redis.clone(), row.tls, row.clients);
-        of(self) == of(other) && self.results[0].scenario == other.results[0].scenario
-    }
-
     /// Returns a row of the table.
     fn markdown(&self) -> String {
         let of = |value: &dyn Fn(&ScenarioResult) -> f64| {
@@ -112,6 +106,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let list = args.graph.graph()?;
     let mut rows: Vec<Row> = Vec::new();
     for round in 1..=args.rounds {
+        // Each round has the same rows.
+        let mut row = 0;
         for setup in args.setups() {
             let (layout, redis) = (name(setup.layout), name(setup.redis));
             eprintln!("round {round}: {layout}, {redis}, TLS {}", setup.tls);
@@ -122,13 +118,13 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
                 for &scenario in &args.scenarios {
                     let model = LoadModel::Closed(clients);
                     let measure = args.benchmark.measure(&system, &data_set, scenario, model, None);
-                    let results = vec![measure.await?];
-                    let (layout, redis) = (layout.clone(), redis.clone());
-                    let row = Row { layout, redis, tls: setup.tls, clients, results };
-                    match rows.iter_mut().find(|known| known.is_of(&row)) {
-                        Some(known) => known.results.extend(row.results),
-                        None => rows.push(row),
+                    if round == 1 {
+                        let (layout, redis) = (layout.clone(), redis.clone());
+                        let results = Vec::new();
+                        rows.push(Row { layout, redis, tls: setup.tls, clients, results });
                     }
+                    rows[row].results.push(measure.await?);
+                    row += 1;
                 }
             }
         }

@@ -25,8 +25,8 @@ pub(crate) struct ProcessUsage {
     pub(crate) anonymous_bytes: u64,
 }
 
-/// Counters of all redis-servers. They include the services' periodic jobs, which send some thousand commands a
-/// second without load.
+/// Counters of all redis-servers. They include the services' periodic jobs, which send some thousand
+/// commands a second without load.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct RedisUsage {
     /// Commands, with those inside functions.

@@ -108,20 +108,30 @@ async fn unresponsive_peer_ends_at_the_deadline() {
     assert_eq!(code_and_reason(&status).1, "ERROR_REASON_DEADLINE_EXCEEDED");
 }
 
-#[tokio::test]
-async fn slow_calls_do_not_block_others() {
-    let slow = Arc::new(AtomicUsize::new(0));
-    let count = slow.clone();
-    let stub = Stub::new().get(move |request| {
-        let count = count.clone();
+/// The connections of the calls to a stub, and the number of calls that do not end.
+type Seen = (Arc<Mutex<Vec<SocketAddr>>>, Arc<AtomicUsize>);
+
+/// Returns a stub on which calls of the name "slow" never end.
+fn slow_stub() -> (Stub, Seen) {
+    let (callers, slow) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicUsize::new(0)));
+    let seen = (callers.clone(), slow.clone());
+    let stub = Stub::new().get(move |request: Request<GetUserByNameRequest>| {
+        callers.lock().unwrap().push(request.remote_addr().unwrap());
+        let slow = slow.clone();
         async move {
             if request.into_inner().name == "slow" {
-                count.fetch_add(1, SeqCst);
+                slow.fetch_add(1, SeqCst);
                 futures::future::pending::<()>().await;
             }
             Ok(String::new())
         }
     });
+    (stub, seen)
+}
+
+#[tokio::test]
+async fn slow_calls_do_not_block_others() {
+    let (stub, (_, slow)) = slow_stub();
     let mut limited = config();
     limited.max_streams = 10;
     // The slow calls do not end by themselves.
@@ -144,19 +154,7 @@ async fn slow_calls_do_not_block_others() {
 
 #[tokio::test]
 async fn calls_share_a_connection_until_half_of_its_streams_are_in_use() {
-    let (seen, slow) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicUsize::new(0)));
-    let (callers, count) = (seen.clone(), slow.clone());
-    let stub = Stub::new().get(move |request: Request<GetUserByNameRequest>| {
-        callers.lock().unwrap().push(request.remote_addr().unwrap());
-        let count = count.clone();
-        async move {
-            if request.into_inner().name == "slow" {
-                count.fetch_add(1, SeqCst);
-                futures::future::pending::<()>().await;
-            }
-            Ok(String::new())
-        }
-    });
+    let (stub, (seen, slow)) = slow_stub();
     let mut limited = config();
     (limited.max_streams, limited.peer_connections) = (10, 2);
     let server = Server::start(stub.service(), limited.clone());

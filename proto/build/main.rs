@@ -12,8 +12,9 @@ use protox::Compiler;
 
 use access::Contract;
 
-const FILES: [&str; 12] = [
+const FILES: [&str; 13] = [
     "microblog/common/v1/access.proto",
+    "microblog/common/v1/call_batch.proto",
     "microblog/common/v1/error.proto",
     "microblog/common/v1/restore.proto",
     "microblog/user/v1/user.proto",
@@ -25,6 +26,12 @@ const FILES: [&str; 12] = [
     "microblog/gateway/v1/gateway.proto",
     "microblog/gateway/v1/posts.proto",
     "microblog/gateway/v1/timelines.proto",
+];
+
+const BYTES: [&str; 3] = [
+    ".microblog.common.v1.BatchedCall",
+    ".microblog.common.v1.BatchedReply",
+    ".microblog.common.v1.BatchedMetadata",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -39,6 +46,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     fs::write(out.join("rules.rs"), rules(&contract)?)?;
     let tonic = tonic_prost_build::configure().build_transport(false).service_generator();
     prost_build::Config::new()
+        // Parts of the message that was received, instead of copies.
+        .bytes(BYTES)
         .service_generator(Box::new(Generator { tonic, contract }))
         .compile_fds(compiler.file_descriptor_set())?;
     Ok(())

@@ -2,6 +2,7 @@
 
 pub(crate) mod admission;
 mod authorizer;
+pub(crate) mod batch;
 pub mod context;
 pub mod message;
 pub(crate) mod metadata;

@@ -2,6 +2,7 @@
 //! trace context and the identity of the current call.
 
 mod address;
+mod call_stream;
 mod connection;
 mod discovery;
 mod endpoint;

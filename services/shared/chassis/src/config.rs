@@ -31,13 +31,14 @@ pub struct Config {
           value_parser = positive)]
     pub max_message_bytes: usize,
 
-    /// Concurrent streams (calls) per connection; the client queues more. The same for all servers
+    /// Concurrent streams per connection, and calls per stream of batches; more wait. The same for
+    /// all servers
     #[arg(long, env = "MICROBLOG_MAX_STREAMS", value_name = "COUNT", default_value_t = 100,
           value_parser = clap::value_parser!(u32).range(1..))]
     pub max_streams: u32,
 
     /// Maximum age of a connection, in seconds, with 10% jitter; 0: unlimited. Then the server
-    /// sends GOAWAY, and calls in flight complete. Rebalances the clients behind one address over
+    /// sends GOAWAY, to peers of this project earlier, and calls in flight complete. Rebalances the clients behind one address over
     /// new replicas
     #[arg(
         long,

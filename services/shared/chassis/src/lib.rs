@@ -5,15 +5,15 @@
 //!
 //! 1. `server`: one service on one listener, from accept to the end of its drain. `process` (start,
 //!    signals, drain of a whole process), `listeners` (SO_REUSEPORT), `connection_balancer`,
-//!    `health`, `tls`.
+//!    `call_batches` (many calls in one stream), `health`, `tls`.
 //! 2. `client` ([`Peer`]): calls to other services. Service discovery, load balancing, reconnecting,
-//!    retries, `tls`.
+//!    retries, `call_stream` (batches), `tls`.
 //! 3. `middleware` around each call, from the network or within the process: deadline, panic
 //!    isolation, error mapping, access log.
 //! 4. `call`, the current call: [`context`] (deadline, trace and identity), `admission` (concurrency
 //!    limit, load shedding), `authorizer` ([`CallAuthorizer`]), [`mutate()`] (writes that run to
 //!    completion), [`message`] (trace propagation through queues), `metadata` (limit of its size,
-//!    `grpc-timeout`), `span` (head-based sampling), `trace_context` (W3C).
+//!    `grpc-timeout`), `batch` (calls in one message), `span` (head-based sampling), `trace_context` (W3C).
 //! 5. `telemetry`: log format, exporters for OTLP and Prometheus, sampling settings.
 //! 6. `config` (flags).
 //! 7. [`identity`]: signed caller identity between services.

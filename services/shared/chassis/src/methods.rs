@@ -90,6 +90,11 @@ pub(crate) fn find(path: &str) -> &'static Method {
     METHODS.get(path).unwrap_or_else(|| &UNKNOWN)
 }
 
+/// Returns whether a service is behind the gateway.
+pub(crate) fn is_internal(service: &str) -> bool {
+    METHODS.values().any(|method| method.requires_identity && method.service() == service)
+}
+
 fn methods(descriptors: &[u8]) -> Vec<Method> {
     // Generated descriptors decode; if not, every method is unknown.
     let files: FileDescriptorSet = prost::Message::decode(descriptors).unwrap_or_default();
@@ -145,6 +150,9 @@ mod tests {
         assert!(find("/microblog.user.v1.UserService/GetUser").requires_identity);
         assert!(!find("/microblog.gateway.v1.GatewayService/Me").requires_identity);
         assert!(!find("/grpc.health.v1.Health/Check").requires_identity);
+        assert!(is_internal("microblog.user.v1.UserService"));
+        assert!(!is_internal("microblog.gateway.v1.GatewayService"));
+        assert!(!is_internal("grpc.health.v1.Health"));
     }
 
     #[test]

@@ -20,14 +20,13 @@ use tonic::{Code, Status, body::Body, service::Routes, transport::server::TcpCon
 use tower::Service;
 use tracing::Instrument as _;
 
-use self::{
-    body::CallBody,
-    in_flight::{GRPC_STATUS, InFlightCall},
-};
+pub(crate) use self::body::CallBody;
+use self::in_flight::InFlightCall;
 use crate::{
     call::{
         context::{self, Context, ServerState},
-        metadata, span,
+        metadata::{self, GRPC_STATUS},
+        span,
         trace_context::Trace,
     },
     identity::{self, Identity},

@@ -1,6 +1,7 @@
 //! Server side: listeners, health checks, and the drain. This file serves one service on one
 //! listener, from accept to the end of its drain; `process` runs a whole process.
 
+mod call_batches;
 mod connection_balancer;
 mod health;
 mod listeners;
@@ -30,6 +31,7 @@ use tonic::{
 use tonic_reflection::server::{Builder as ReflectionBuilder, Error as ReflectionError};
 
 use self::{
+    call_batches::BatchedCalls,
     connection_balancer::ConnectionLease,
     health::HealthState,
     listeners::Listener,
@@ -136,6 +138,7 @@ async fn serve_in(
     let routes = add_reflection(service.routes, service.name).map_err(ServeError::Reflection)?;
     let calls =
         Calls::new(routes.add_service(health::server(vec![health.clone()])), server_state.clone());
+    let calls = BatchedCalls::new(calls, service.name, config, server_state.clone());
     let mut background = spawn(service.background, &server_state);
     let transport = transport(config).serve_with_incoming_shutdown(
         calls,

@@ -29,6 +29,7 @@ pub(crate) const HEADER_LIST_MAX: u32 = 160 << 10;
 /// Per-header overhead in the header list size (RFC 9113, section 6.5.2).
 const HEADER_OVERHEAD: usize = 32;
 
+pub(crate) const GRPC_STATUS: &str = "grpc-status";
 const GRPC_TIMEOUT: &str = "grpc-timeout";
 const TIMEOUT_DIGITS_MAX: usize = 8;
 

@@ -11,11 +11,8 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{
-    HeaderValue, Method, Request, Response, Uri, Version,
-    header::{CONTENT_TYPE, TE},
-};
-use http_body_util::Full;
+use http::{Request, Response};
+use http_body_util::{Either, Full};
 use hyper::{
     body::Incoming,
     client::conn::{
@@ -30,11 +27,13 @@ use tokio::{
     sync::Notify,
     time::{Instant, timeout},
 };
+use tokio_util::io::InspectReader;
 
 use super::{
     address::{ClientTls, Origin},
+    call_stream::CallStream,
     failure,
-    request::{BufferedRequest, set_origin},
+    request::{self, BufferedRequest, RequestBody},
     tls::HandshakeError,
 };
 
@@ -73,10 +72,12 @@ impl ConnectError {
     }
 }
 
-/// An open connection whose server has answered a health check.
+/// An open connection whose server has responded.
 #[derive(Debug)]
 pub(super) struct Connection {
-    sender: Mutex<SendRequest<Full<Bytes>>>,
+    sender: Mutex<SendRequest<RequestBody>>,
+    /// Carries unary calls. `None` for a connection for streams, or if the server takes no batches.
+    calls: Option<CallStream>,
     in_flight: AtomicUsize,
     /// Whether it accepts no more requests; calls in flight complete.
     is_draining: AtomicBool,
@@ -84,40 +85,69 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Connects, and waits for the response to a health check: the kernel accepts connections for a
-    /// server that is stuck or stopping. Notifies `closed` when the connection ends.
-    pub(super) async fn open(
+    /// Opens a connection for unary calls. Notifies `closed` when it takes no more.
+    pub(super) async fn open_for_calls(
         address: SocketAddr,
         origin: &Origin,
         closed: Arc<Notify>,
     ) -> Result<Self, ConnectError> {
+        let is_closed = Arc::new(AtomicBool::new(false));
+        let mut sender = Self::connect(address, origin, is_closed.clone(), closed.clone()).await?;
+        let calls = CallStream::open(&mut sender, origin, is_closed, closed);
+        let calls = responded(calls).await?;
+        Ok(Self::new(sender, calls))
+    }
+
+    /// Opens a connection for streaming calls, and waits for the response to a health check: the
+    /// kernel accepts connections for a server that is stuck or stopping. Notifies `closed` when it
+    /// ends.
+    pub(super) async fn open_for_streams(
+        address: SocketAddr,
+        origin: &Origin,
+        closed: Arc<Notify>,
+    ) -> Result<Self, ConnectError> {
+        let mut sender = Self::connect(address, origin, Arc::default(), closed).await?;
+        // Every response is accepted: a service that is not ready still answers UNAVAILABLE itself.
+        let probe = request::new(PROBE_PATH, origin, Either::Left(Full::new(EMPTY_MESSAGE)));
+        responded(sender.send_request(probe)).await?;
+        Ok(Self::new(sender, None))
+    }
+
+    fn new(sender: SendRequest<RequestBody>, calls: Option<CallStream>) -> Self {
+        Self {
+            sender: Mutex::new(sender),
+            calls,
+            in_flight: AtomicUsize::new(0),
+            is_draining: AtomicBool::new(false),
+            opened_at: Instant::now(),
+        }
+    }
+
+    async fn connect(
+        address: SocketAddr,
+        origin: &Origin,
+        is_closed: Arc<AtomicBool>,
+        closed: Arc<Notify>,
+    ) -> Result<SendRequest<RequestBody>, ConnectError> {
         let connect = async {
             let stream = TcpStream::connect(address).await.map_err(ConnectError::Tcp)?;
             stream.set_nodelay(true).map_err(ConnectError::Tcp)?;
             match &origin.tls {
-                None => handshake(stream, closed).await,
+                None => handshake(stream, is_closed, closed).await,
                 Some(ClientTls { server_name, connector }) => {
                     let stream = connector.connect(server_name.clone(), stream).await;
-                    handshake(stream.map_err(ConnectError::Tls)?, closed).await
+                    handshake(stream.map_err(ConnectError::Tls)?, is_closed, closed).await
                 }
             }
         };
         let connected = timeout(CONNECT_TIMEOUT, connect).await;
-        let mut sender = connected.map_err(|_elapsed| ConnectError::ConnectTimeout)??;
-        // Every response is accepted: a service that is not ready still answers UNAVAILABLE itself.
-        let probed = timeout(PROBE_TIMEOUT, sender.send_request(probe(origin))).await;
-        probed.map_err(|_elapsed| ConnectError::ProbeTimeout)?.map_err(ConnectError::http2)?;
-        Ok(Self {
-            sender: Mutex::new(sender),
-            in_flight: AtomicUsize::new(0),
-            is_draining: AtomicBool::new(false),
-            opened_at: Instant::now(),
-        })
+        connected.map_err(|_elapsed| ConnectError::ConnectTimeout)?
     }
 
     /// Returns whether it accepts requests, as far as is known.
     pub(super) fn is_open(&self) -> bool {
-        !self.is_draining.load(Relaxed) && !self.sender().is_closed()
+        !self.is_draining.load(Relaxed)
+            && self.calls.as_ref().map_or_else(|| !self.sender().is_closed(), CallStream::is_open)
     }
 
     /// Stops accepting requests. Returns `false` if it already had.
@@ -142,25 +172,38 @@ impl Connection {
         self.opened_at.elapsed()
     }
 
-    /// Sends a request. The error returns a request that was not sent.
+    /// Returns the stream that carries a unary call; `None` if the call needs a request of its own.
+    pub(super) fn call_stream(&self, request: &BufferedRequest) -> Option<&CallStream> {
+        self.calls.as_ref().filter(|_| CallStream::takes(request))
+    }
+
+    /// Sends a request. The error has the request if it was not sent.
     pub(super) fn send(
         &self,
         request: BufferedRequest,
-    ) -> impl Future<Output = Result<Response<Incoming>, TrySendError<BufferedRequest>>> + use<>
+    ) -> impl Future<Output = Result<Response<Incoming>, TrySendError<Request<RequestBody>>>> + use<>
     {
-        self.sender().try_send_request(request)
+        self.sender().try_send_request(request.map(|body| Either::Left(Full::new(body))))
     }
 
-    fn sender(&self) -> std::sync::MutexGuard<'_, SendRequest<Full<Bytes>>> {
+    fn sender(&self) -> std::sync::MutexGuard<'_, SendRequest<RequestBody>> {
         self.sender.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Performs the HTTP/2 handshake, and spawns the task that drives the connection.
+/// Performs the HTTP/2 handshake, and spawns the task that drives the connection. Sets `is_closed`
+/// when the server closes the connection.
 async fn handshake(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    is_closed: Arc<AtomicBool>,
     closed: Arc<Notify>,
-) -> Result<SendRequest<Full<Bytes>>, ConnectError> {
+) -> Result<SendRequest<RequestBody>, ConnectError> {
+    // The end of the input is an empty read.
+    let stream = InspectReader::new(stream, move |read: &[u8]| {
+        if read.is_empty() {
+            is_closed.store(true, Relaxed);
+        }
+    });
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
@@ -177,14 +220,8 @@ async fn handshake(
     Ok(sender)
 }
 
-fn probe(origin: &Origin) -> BufferedRequest {
-    let mut request = Request::new(Full::new(EMPTY_MESSAGE));
-    *request.method_mut() = Method::POST;
-    *request.version_mut() = Version::HTTP_2;
-    *request.uri_mut() = Uri::from_static(PROBE_PATH);
-    set_origin(&mut request, origin);
-    let headers = request.headers_mut();
-    headers.insert(TE, HeaderValue::from_static("trailers"));
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    request
+/// Waits for the first response of a server.
+async fn responded<T>(response: impl Future<Output = hyper::Result<T>>) -> Result<T, ConnectError> {
+    let response = timeout(PROBE_TIMEOUT, response).await;
+    response.map_err(|_elapsed| ConnectError::ProbeTimeout)?.map_err(ConnectError::http2)
 }

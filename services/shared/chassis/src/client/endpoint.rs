@@ -82,10 +82,6 @@ impl Endpoint {
         Some(CallLease::acquire(self, connection))
     }
 
-    pub(super) async fn connect(&self) -> Result<Connection, ConnectError> {
-        Connection::open(self.address, &self.origin, self.closed.clone()).await
-    }
-
     async fn lease_for_stream(self: &Arc<Self>) -> Result<CallLease, ConnectError> {
         if let Some(lease) = self.existing_stream_lease() {
             return Ok(lease);
@@ -99,7 +95,8 @@ impl Endpoint {
         if stream_connect.is_some_and(|failed| failed >= since) {
             return Err(ConnectError::ProbeTimeout);
         }
-        let opened = self.connect().await;
+        let opened =
+            Connection::open_for_streams(self.address, &self.origin, self.closed.clone()).await;
         let connection = Arc::new(opened.inspect_err(|_| *stream_connect = Some(Instant::now()))?);
         let lease = CallLease::acquire(self, &connection);
         self.state().streams.push(connection);

@@ -6,12 +6,13 @@ use std::{
 };
 
 use hyper::client::conn::TrySendError;
+use tonic::Status;
 
 const REFUSED_STREAM: h2::Reason = h2::Reason::REFUSED_STREAM;
 const FRAME_SIZE_ERROR: h2::Reason = h2::Reason::FRAME_SIZE_ERROR;
 
 /// A failed request.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Failure {
     pub(super) kind: Kind,
     pub(super) cause: String,
@@ -45,6 +46,26 @@ impl Failure {
         Self { kind: Kind::Reset, cause: describe(error), ends_connection: !is_stream_reset(error) }
     }
 
+    /// A call without a reply, since its stream of batches failed. `is_closed` is whether the server
+    /// has closed the connection: to h2, one that the client itself gives up is a broken pipe, too.
+    pub(super) fn of_batches(error: &Status, is_closed: bool) -> Self {
+        let transport = causes(error).find_map(|cause| cause.downcast_ref::<hyper::Error>());
+        let is_given_up = |error| {
+            !is_closed && io_error(error).is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+        };
+        let kind = match transport.map(|error| (kind(error), is_given_up(error))) {
+            // The call itself may have been sent.
+            Some((Kind::Unsent | Kind::Reset, false)) => Kind::Reset,
+            _ => Kind::TimedOut,
+        };
+        Self { kind, cause: describe(error), ends_connection: true }
+    }
+
+    /// A call whose reply is missing or invalid, against the protocol.
+    pub(super) const fn of_protocol(cause: String) -> Self {
+        Self { kind: Kind::TimedOut, cause, ends_connection: true }
+    }
+
     /// A request for which no connection could be opened.
     pub(super) const fn unsent(cause: String) -> Self {
         Self { kind: Kind::Unsent, cause, ends_connection: false }
@@ -70,8 +91,13 @@ fn kind(error: &hyper::Error) -> Kind {
         }
         _ => {}
     }
-    let closed = causes(error).find_map(|cause| cause.downcast_ref::<io::Error>());
-    if closed.is_some_and(is_connection_closed) { Kind::Reset } else { Kind::TimedOut }
+    if io_error(error).is_some_and(is_connection_closed) { Kind::Reset } else { Kind::TimedOut }
+}
+
+fn io_error(error: &hyper::Error) -> Option<&io::Error> {
+    let source = causes(error).find_map(|cause| cause.downcast_ref());
+    // Of a body, h2 does not state it as the source.
+    source.or_else(|| protocol_error(error)?.get_io())
 }
 
 /// Returns whether the error concerns a single stream.

@@ -62,7 +62,9 @@ impl Endpoint {
             }
             match self.next_action() {
                 Action::Connect => {
-                    let opened = self.connect().await;
+                    let closed = self.closed.clone();
+                    let opened =
+                        Connection::open_for_calls(self.address, &self.origin, closed).await;
                     notify(self.record(opened).err().map(|error| describe(&error)));
                 }
                 Action::BackOff(retry_at) => self.back_off(retry_at).await,

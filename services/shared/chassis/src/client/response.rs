@@ -7,18 +7,21 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Response, response::Parts};
+use http::{HeaderMap, HeaderValue, Response, header::CONTENT_TYPE, response::Parts};
 use http_body::Frame;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
+use microblog_proto::common::BatchedReply;
 use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::{Code, Status, body::Body};
 
 use super::{endpoint::CallLease, failure::Failure};
-use crate::status;
+use crate::{
+    call::{batch, metadata::GRPC_STATUS},
+    status,
+};
 
-const GRPC_STATUS: &str = "grpc-status";
 // Larger responses are streamed, so that they use no more memory than this before the caller checks
 // their length.
 const BUFFERED_BYTES_MAX: usize = 1 << 20;
@@ -35,6 +38,19 @@ impl PeerResponse {
     pub(super) fn stream(response: Response<Incoming>, lease: CallLease) -> Self {
         let (head, body) = response.into_parts();
         Self { head, buffered: BufferedFrames::default(), rest: Some((body, lease)) }
+    }
+
+    /// The reply to a call of a batch.
+    pub(super) fn batched(reply: BatchedReply) -> Result<Self, Failure> {
+        let BatchedReply { id: _, code, metadata, body } = reply;
+        let invalid = || Failure::of_protocol("a trailer is not valid".to_owned());
+        let mut trailers = batch::headers(metadata).ok_or_else(invalid)?;
+        trailers.insert(GRPC_STATUS, status_value(code));
+        let first = Some(body).filter(|body| !body.is_empty());
+        let buffered = BufferedFrames { first, trailers: Some(trailers), ..Default::default() };
+        let mut head = Response::new(()).into_parts().0;
+        head.headers.insert(CONTENT_TYPE, batch::GRPC_CONTENT_TYPE);
+        Ok(Self { head, buffered, rest: None })
     }
 
     /// Buffers a unary response: until its end, the connection may fail and the call be retried.
@@ -83,6 +99,11 @@ impl PeerResponse {
         };
         Response::from_parts(self.head, body)
     }
+}
+
+/// Returns the value of `grpc-status`.
+fn status_value(code: u32) -> HeaderValue {
+    if code == 0 { HeaderValue::from_static("0") } else { code.into() }
 }
 
 /// Buffered frames of a response.

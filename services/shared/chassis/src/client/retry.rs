@@ -119,6 +119,10 @@ impl Remote {
             lease = other.map_err(|error| Failure::unsent(describe(&error)))?;
         }
         let sent = request::attempt(request, &lease.endpoint().origin, deadline);
+        if let Some(stream) = lease.connection().call_stream(&sent).filter(|_| !method.streaming) {
+            let reply = stream.call(sent).await.and_then(PeerResponse::batched);
+            return reply.inspect_err(|failure| lease.on_failure(failure));
+        }
         match lease.connection().send(sent).await {
             Ok(response) if method.streaming => Ok(PeerResponse::stream(response, lease)),
             Ok(response) => PeerResponse::unary(response, lease).await,

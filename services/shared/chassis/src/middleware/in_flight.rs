@@ -12,14 +12,13 @@ use crate::{
     call::{
         admission::Permit,
         context::{Context, ServerState},
+        metadata::GRPC_STATUS,
         span,
         trace_context::Trace,
     },
     identity::Identity,
     methods::Method,
 };
-
-pub(super) const GRPC_STATUS: &str = "grpc-status";
 
 /// Dropping it ends the call. A call without a status code was cancelled by its caller.
 pub(super) struct InFlightCall {

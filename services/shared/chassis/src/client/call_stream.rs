@@ -1,0 +1,213 @@
+//! The stream of batches on a connection: it carries the unary calls. What is sent while the
+//! connection's task does not run shares a message, a frame and a system call; so do the replies.
+//! Nothing waits for a batch to fill.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    task::Poll,
+};
+
+use futures::{Stream, stream};
+use http_body_util::Either;
+use hyper::client::conn::http2::SendRequest;
+use microblog_domain::IdMap;
+use microblog_proto::common::{BatchedCall, BatchedReply, CallBatch, ReplyBatch};
+use tokio::sync::{
+    Notify,
+    mpsc::{UnboundedSender, unbounded_channel},
+    oneshot,
+};
+use tonic::{
+    Streaming,
+    body::Body,
+    codec::{Codec as _, EncodeBody},
+};
+use tonic_prost::ProstCodec;
+
+use super::{
+    address::Origin,
+    failure::Failure,
+    request::{self, BufferedRequest, RequestBody},
+};
+use crate::call::{
+    batch::{self, PATH},
+    metadata::GRPC_STATUS,
+};
+
+/// Larger requests are sent by themselves, so that others do not wait for them.
+const BODY_MAX: usize = 32 << 10;
+/// With [`BODY_MAX`], a batch stays below the 4 MiB that the server takes.
+const BATCH_CALLS_MAX: usize = 64;
+
+/// What is sent to the server.
+enum Outgoing {
+    Call(BatchedCall),
+    Cancel(u64),
+}
+
+type Reply = Result<BatchedReply, Failure>;
+
+/// The stream of a connection. Dropping it ends the stream after its last reply.
+#[derive(Debug)]
+pub(super) struct CallStream(Arc<Mutex<Calls>>);
+
+#[derive(Debug, Default)]
+struct Calls {
+    /// `None` if the stream takes no more calls.
+    outgoing: Option<UnboundedSender<Outgoing>>,
+    last_id: u64,
+    unanswered: IdMap<u64, oneshot::Sender<Reply>>,
+}
+
+impl CallStream {
+    /// Opens the stream. Returns `None` if the server takes no batches: any gRPC server may implement
+    /// a service. `is_closed` is whether the server has closed the connection. Notifies `closed` when
+    /// the stream takes no more calls.
+    pub(super) async fn open(
+        sender: &mut SendRequest<RequestBody>,
+        origin: &Origin,
+        is_closed: Arc<AtomicBool>,
+        closed: Arc<Notify>,
+    ) -> hyper::Result<Option<Self>> {
+        let mut codec = ProstCodec::<CallBatch, ReplyBatch>::default();
+        let (outgoing, batches) = outgoing();
+        let body = EncodeBody::new_client(codec.encoder(), batches, None, None);
+        let response =
+            sender.send_request(request::new(PATH, origin, Either::Right(Body::new(body)))).await?;
+        if !response.status().is_success() || response.headers().contains_key(GRPC_STATUS) {
+            return Ok(None);
+        }
+        let (head, body) = response.into_parts();
+        // The caller of each call limits the size of its response.
+        let size_max = Some(usize::MAX);
+        let replies = Streaming::new_response(codec.decoder(), body, head.status, None, size_max);
+        let calls = Calls { outgoing: Some(outgoing), ..Calls::default() };
+        let calls = Arc::new(Mutex::new(calls));
+        tokio::spawn(receive(calls.clone(), replies, is_closed, closed));
+        Ok(Some(Self(calls)))
+    }
+
+    /// Returns whether the stream takes calls.
+    pub(super) fn is_open(&self) -> bool {
+        lock(&self.0).outgoing.is_some()
+    }
+
+    /// Returns whether a request is small enough for a batch.
+    pub(super) fn takes(request: &BufferedRequest) -> bool {
+        request.body().len() <= BODY_MAX
+    }
+
+    /// Sends a call, and returns its reply. Dropping the future cancels the call.
+    pub(super) async fn call(&self, request: BufferedRequest) -> Reply {
+        let (head, body) = request.into_parts();
+        let path = head.uri.path().to_owned();
+        let metadata = batch::metadata(&head.headers).collect();
+        let (reply, replied) = oneshot::channel();
+        let id = lock(&self.0).send(reply, |id| BatchedCall { id, path, metadata, body });
+        let id = id.ok_or_else(|| Failure::unsent("the connection is closing".to_owned()))?;
+        let _cancel_on_drop = Cancel { calls: &self.0, id };
+        replied.await.unwrap_or_else(|_| Err(missing_reply()))
+    }
+}
+
+impl Drop for CallStream {
+    fn drop(&mut self) {
+        lock(&self.0).outgoing = None;
+    }
+}
+
+/// Cancels a call if it is still unanswered.
+struct Cancel<'a> {
+    calls: &'a Mutex<Calls>,
+    id: u64,
+}
+
+impl Drop for Cancel<'_> {
+    fn drop(&mut self) {
+        let mut calls = lock(self.calls);
+        if calls.unanswered.remove(&self.id).is_some()
+            && let Some(outgoing) = &calls.outgoing
+        {
+            // Fails only if the stream has ended.
+            let _ = outgoing.send(Outgoing::Cancel(self.id));
+        }
+    }
+}
+
+impl Calls {
+    /// Sends a call. Returns its id, or `None` if the stream takes no more calls.
+    fn send(
+        &mut self,
+        reply: oneshot::Sender<Reply>,
+        call: impl FnOnce(u64) -> BatchedCall,
+    ) -> Option<u64> {
+        let id = self.last_id + 1;
+        self.outgoing.as_ref()?.send(Outgoing::Call(call(id))).ok()?;
+        self.last_id = id;
+        self.unanswered.insert(id, reply);
+        Some(id)
+    }
+}
+
+fn lock(calls: &Mutex<Calls>) -> MutexGuard<'_, Calls> {
+    calls.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn missing_reply() -> Failure {
+    Failure::of_protocol("the server ended the stream without a reply".to_owned())
+}
+
+/// Returns the sender of a stream, and its batches: each of what is ready when it is polled.
+fn outgoing() -> (UnboundedSender<Outgoing>, impl Stream<Item = Result<CallBatch, tonic::Status>>) {
+    let (sender, mut receiver) = unbounded_channel();
+    let mut ready = Vec::with_capacity(BATCH_CALLS_MAX);
+    let batches = stream::poll_fn(move |waker| {
+        let count = std::task::ready!(receiver.poll_recv_many(waker, &mut ready, BATCH_CALLS_MAX));
+        let mut batch = CallBatch::default();
+        for each in ready.drain(..) {
+            match each {
+                Outgoing::Call(call) => batch.calls.push(call),
+                Outgoing::Cancel(id) => batch.cancelled_ids.push(id),
+            }
+        }
+        Poll::Ready((count > 0).then_some(Ok(batch)))
+    });
+    (sender, batches)
+}
+
+/// Receives replies until the stream ends, and fails the calls without one.
+async fn receive(
+    calls: Arc<Mutex<Calls>>,
+    mut replies: Streaming<ReplyBatch>,
+    is_closed: Arc<AtomicBool>,
+    closed: Arc<Notify>,
+) {
+    let failure = loop {
+        match replies.message().await {
+            Ok(Some(ReplyBatch { replies, closing })) => {
+                let mut calls = lock(&calls);
+                for reply in replies {
+                    if let Some(waiting) = calls.unanswered.remove(&reply.id) {
+                        // Its caller may just have gone.
+                        let _ = waiting.send(Ok(reply));
+                    }
+                }
+                if closing {
+                    calls.outgoing = None;
+                    closed.notify_one();
+                }
+            }
+            Ok(None) => break missing_reply(),
+            Err(status) => break Failure::of_batches(&status, is_closed.load(Relaxed)),
+        }
+    };
+    let mut calls = lock(&calls);
+    calls.outgoing = None;
+    closed.notify_one();
+    for (_, waiting) in calls.unanswered.drain() {
+        let _ = waiting.send(Err(failure.clone()));
+    }
+}

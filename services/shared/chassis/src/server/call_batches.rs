@@ -1,0 +1,297 @@
+//! Batches of calls from other processes: a stream on which a client sends many unary calls. Each
+//! call passes the same middleware as a request of its own, and ends alone; calls that end at the
+//! same time share a reply message.
+
+use std::{
+    collections::VecDeque,
+    convert::Infallible,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context as Waker, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures::{
+    FutureExt as _, Stream, StreamExt as _,
+    future::{self, AbortHandle, Abortable, BoxFuture, Either, abortable},
+    stream::FuturesUnordered,
+};
+use http::{HeaderMap, Method, Request, Response, Uri, Version, header::CONTENT_TYPE};
+use http_body::Frame;
+use http_body_util::{BodyExt as _, Either as EitherBody, Full};
+use microblog_domain::{IdMap, Invalid};
+use microblog_proto::common::{BatchedCall, BatchedReply, CallBatch, ReplyBatch};
+use rand::random_range;
+use tokio::time::timeout;
+use tonic::{Code, Status, Streaming, body::Body, server::Grpc, transport::server::TcpConnectInfo};
+use tonic_prost::ProstCodec;
+use tower::Service;
+
+use crate::{
+    call::{
+        batch::{self, GRPC_CONTENT_TYPE, PATH},
+        context::ServerState,
+        metadata::GRPC_STATUS,
+    },
+    config::Config,
+    methods,
+    middleware::{CallBody, CallFuture, Calls},
+    status,
+};
+
+/// Calls of a stream that wait to be started. With more, it is not read, and so no cancellation
+/// either.
+const WAITING_MAX: usize = 1024;
+
+/// A reply message is sent when it has this many bytes, so that large replies do not wait for each
+/// other.
+const REPLY_BYTES_MAX: usize = 32 << 10;
+
+/// The calls of one server in one worker, in batches or not.
+#[derive(Clone)]
+pub(super) struct BatchedCalls {
+    calls: Calls,
+    /// `None` if the service takes no batches.
+    settings: Option<Settings>,
+}
+
+#[derive(Clone)]
+struct Settings {
+    /// Most calls of a stream that run at the same time.
+    running_max: usize,
+    /// Age at which a stream ends. `None`: unlimited.
+    age: Option<Duration>,
+    server_state: Arc<ServerState>,
+}
+
+impl BatchedCalls {
+    /// Returns the calls of a service. Batches are for services behind the gateway: at a public port,
+    /// one small message could cost much work.
+    pub(super) fn new(
+        calls: Calls,
+        service: &str,
+        config: &Config,
+        server_state: Arc<ServerState>,
+    ) -> Self {
+        let settings = methods::is_internal(service).then(|| Settings {
+            running_max: config.max_streams as usize,
+            // Before the connection's own age: HTTP/2 would wait for the end of the stream.
+            age: (config.max_connection_age_s > 0).then(|| {
+                let age = Duration::from_secs(config.max_connection_age_s);
+                age.mul_f64(random_range(0.8..0.9))
+            }),
+            server_state,
+        });
+        Self { calls, settings }
+    }
+}
+
+type Answered = Result<Response<EitherBody<CallBody, Body>>, Infallible>;
+type ToEither = fn(Result<Response<CallBody>, Infallible>) -> Answered;
+
+impl Service<Request<Body>> for BatchedCalls {
+    type Response = Response<EitherBody<CallBody, Body>>;
+    type Error = Infallible;
+    type Future = Either<future::Map<CallFuture, ToEither>, BoxFuture<'static, Answered>>;
+
+    fn poll_ready(&mut self, _: &mut Waker<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        match &self.settings {
+            Some(settings) if request.uri().path() == PATH => {
+                let exchange = exchange(self.calls.clone(), settings.clone(), request);
+                Either::Right(exchange.map(|response| Ok(response.map(EitherBody::Right))).boxed())
+            }
+            _ => {
+                let to_either: ToEither =
+                    |answered| answered.map(|response| response.map(EitherBody::Left));
+                Either::Left(self.calls.call(request).map(to_either))
+            }
+        }
+    }
+}
+
+/// Responds to the request that opens a stream.
+async fn exchange(calls: Calls, settings: Settings, request: Request<Body>) -> Response<Body> {
+    let uri = request.uri().clone();
+    let connection = request.extensions().get::<TcpConnectInfo>().cloned();
+    let handler = tower::service_fn(|request: tonic::Request<Streaming<CallBatch>>| {
+        let starter =
+            Starter { calls: calls.clone(), uri: uri.clone(), connection: connection.clone() };
+        let exchange = Exchange {
+            starter,
+            incoming: Some(request.into_inner()),
+            waiting: VecDeque::new(),
+            running: FuturesUnordered::new(),
+            running_max: settings.running_max,
+            handles: IdMap::default(),
+            closing: Some(closing(settings.clone()).boxed()),
+        };
+        future::ready(Ok::<_, Status>(tonic::Response::new(exchange)))
+    });
+    Grpc::new(ProstCodec::<ReplyBatch, CallBatch>::default()).streaming(handler, request).await
+}
+
+/// Waits until a stream should end.
+async fn closing(settings: Settings) {
+    let stopped = settings.server_state.closing.cancelled();
+    match settings.age {
+        // Either may come first.
+        Some(age) => drop(timeout(age, stopped).await),
+        None => stopped.await,
+    }
+}
+
+/// A stream of batches: the replies to the calls that it receives.
+struct Exchange {
+    starter: Starter,
+    /// `None` after its end.
+    incoming: Option<Streaming<CallBatch>>,
+    waiting: VecDeque<BatchedCall>,
+    running: FuturesUnordered<Abortable<BoxFuture<'static, BatchedReply>>>,
+    running_max: usize,
+    /// Handles of the running calls, by id.
+    handles: IdMap<u64, AbortHandle>,
+    /// Pending until the stream should end; `None` after the client has been told.
+    closing: Option<BoxFuture<'static, ()>>,
+}
+
+impl Exchange {
+    /// Starts calls until none waits, or as many run as may. Returns when no more can be received.
+    fn start_calls(&mut self, waker: &mut Waker<'_>) -> Result<(), Status> {
+        loop {
+            while self.running.len() < self.running_max
+                && let Some(call) = self.waiting.pop_front()
+            {
+                let id = call.id;
+                let (reply, handle) = abortable(self.starter.start(call));
+                self.handles.insert(id, handle);
+                self.running.push(reply);
+            }
+            let has_space = self.waiting.len() < WAITING_MAX;
+            let Some(incoming) = self.incoming.as_mut().filter(|_| has_space) else {
+                return Ok(());
+            };
+            match incoming.poll_next_unpin(waker)? {
+                Poll::Ready(Some(CallBatch { calls, cancelled_ids })) => {
+                    self.waiting.extend(calls);
+                    cancelled_ids.into_iter().for_each(|id| self.cancel(id));
+                }
+                Poll::Ready(None) => self.incoming = None,
+                Poll::Pending => return Ok(()),
+            }
+        }
+    }
+
+    fn cancel(&mut self, id: u64) {
+        match self.handles.remove(&id) {
+            Some(handle) => handle.abort(),
+            None => self.waiting.retain(|call| call.id != id),
+        }
+    }
+
+    /// Returns the replies of the calls that have ended.
+    fn poll_replies(&mut self, waker: &mut Waker<'_>) -> Vec<BatchedReply> {
+        let (mut replies, mut bytes) = (Vec::new(), 0);
+        while bytes < REPLY_BYTES_MAX
+            && let Poll::Ready(Some(ended)) = self.running.poll_next_unpin(waker)
+        {
+            // A cancelled call has no reply.
+            let Ok(reply) = ended else { continue };
+            self.handles.remove(&reply.id);
+            bytes += reply.body.len();
+            replies.push(reply);
+        }
+        replies
+    }
+}
+
+impl Stream for Exchange {
+    type Item = Result<ReplyBatch, Status>;
+
+    fn poll_next(
+        self: Pin<&mut Self>,
+        waker: &mut Waker<'_>,
+    ) -> Poll<Option<Result<ReplyBatch, Status>>> {
+        let this = self.get_mut();
+        let closing = this.closing.as_mut().is_some_and(|one| one.poll_unpin(waker).is_ready());
+        if closing {
+            this.closing = None;
+        }
+        this.start_calls(waker)?;
+        let replies = this.poll_replies(waker);
+        if closing || !replies.is_empty() {
+            return Poll::Ready(Some(Ok(ReplyBatch { replies, closing })));
+        }
+        let is_end = this.incoming.is_none() && this.waiting.is_empty() && this.running.is_empty();
+        if is_end { Poll::Ready(None) } else { Poll::Pending }
+    }
+}
+
+/// Starts the calls of a stream, as if each had come in a request of its own.
+struct Starter {
+    calls: Calls,
+    /// Of the request that opened the stream.
+    uri: Uri,
+    connection: Option<TcpConnectInfo>,
+}
+
+impl Starter {
+    fn start(&mut self, call: BatchedCall) -> BoxFuture<'static, BatchedReply> {
+        let id = call.id;
+        match self.request(call) {
+            Ok(request) => reply(id, self.calls.call(request)).boxed(),
+            Err(status) => future::ready(failed(id, &status)).boxed(),
+        }
+    }
+
+    fn request(&self, call: BatchedCall) -> Result<Request<Body>, Status> {
+        let malformed = || status::invalid([Invalid::new("call", "must be a valid unary call")]);
+        let BatchedCall { id: _, path, metadata, body } = call;
+        if methods::find(&path).streaming {
+            return Err(malformed());
+        }
+        let mut parts = self.uri.clone().into_parts();
+        parts.path_and_query = Some(path.parse().map_err(|_| malformed())?);
+        let mut request = Request::new(Body::new(Full::new(body)));
+        *request.method_mut() = Method::POST;
+        *request.version_mut() = Version::HTTP_2;
+        *request.uri_mut() = Uri::from_parts(parts).map_err(|_| malformed())?;
+        *request.headers_mut() = batch::headers(metadata).ok_or_else(malformed)?;
+        request.headers_mut().insert(CONTENT_TYPE, GRPC_CONTENT_TYPE);
+        if let Some(connection) = &self.connection {
+            request.extensions_mut().insert(connection.clone());
+        }
+        Ok(request)
+    }
+}
+
+/// Returns the reply of a call.
+async fn reply(id: u64, call: CallFuture) -> BatchedReply {
+    let Ok(response) = call.await;
+    let (head, frames) = response.into_parts();
+    let mut frames = pin!(frames);
+    let (mut headers, mut body) = (head.headers, Bytes::new());
+    while let Some(frame) = frames.frame().await {
+        match frame.map(Frame::into_data) {
+            Ok(Ok(data)) if body.is_empty() => body = data,
+            Ok(Ok(data)) => body = [body, data].concat().into(),
+            Ok(Err(trailers)) => headers.extend(trailers.into_trailers().unwrap_or_default()),
+            Err(status) => return failed(id, &status),
+        }
+    }
+    answered(id, headers, body)
+}
+
+fn failed(id: u64, status: &Status) -> BatchedReply {
+    answered(id, status.clone().into_http::<()>().into_parts().0.headers, Bytes::new())
+}
+
+fn answered(id: u64, mut headers: HeaderMap, body: Bytes) -> BatchedReply {
+    let code = headers.remove(GRPC_STATUS).map(|code| Code::from_bytes(code.as_bytes()));
+    let code = code.unwrap_or(Code::Unknown) as u32;
+    BatchedReply { id, code, metadata: batch::metadata(&headers).collect(), body }
+}

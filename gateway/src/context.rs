@@ -1,6 +1,8 @@
 //! The context of a call: the viewer from the session token, the account that the request names,
 //! and whose content is viewed.
 
+use std::sync::Arc;
+
 use microblog_chassis::{self as chassis, status};
 use microblog_domain::{IdSet, Invalid, UserId};
 use microblog_proto::{
@@ -9,9 +11,10 @@ use microblog_proto::{
     relation::Relation,
     user,
 };
+use tokio::sync::OnceCell;
 use tonic::{Status, metadata::MetadataMap};
 
-use crate::{errors, limits::Limit, state::Gateway};
+use crate::{errors, limits::Limit, sessions::RecentSessions, state::Gateway};
 
 /// A session token from the metadata of a call, not verified. Has no `Debug`, so that it is never
 /// logged.
@@ -67,45 +70,92 @@ pub(crate) async fn authenticate(gateway: &Gateway, token: Token) -> Result<User
     Ok(viewer)
 }
 
-/// Returns the viewer, and the result of the first reads of a call, which may take the viewer's
-/// identity. One call beside those of `first`: user.Authenticate. `first` follows it, or runs at the
-/// same time if the session was verified recently. The error of the session wins.
+/// Returns the result of a read. If the session was verified recently, it is pending, and the read's
+/// first user.BatchGetUsers verifies it; user.Authenticate follows only a read that did not verify it.
+/// Otherwise user.Authenticate precedes the read. The error of the session wins.
 ///
 /// Only for reads: if the session has ended meanwhile, the result is discarded.
-pub(crate) async fn authenticate_and<T, F>(
+pub(crate) async fn authenticate_within<T, F>(
     gateway: &Gateway,
     token: Token,
-    first: impl FnOnce(UserId) -> F,
-) -> Result<(UserId, T), Status>
+    read: impl FnOnce(Arc<Session>) -> F,
+) -> Result<T, Status>
 where
     F: Future<Output = Result<T, Status>>,
 {
-    let Some(recent) = gateway.sessions.viewer(&token.0) else {
-        let viewer = authenticate(gateway, token).await?;
-        return Ok((viewer, first(viewer).await?));
-    };
-    chassis::context::act_for(recent);
-    // An error of the session does not wait for the reads.
-    let reads = async { Ok(first(recent).await) };
-    let (viewer, result) = tokio::try_join!(authenticate(gateway, token), reads)?;
-    let viewer = errors::required(Some(viewer).filter(|viewer| *viewer == recent))?;
-    Ok((viewer, result?))
+    let session = Arc::new(match gateway.sessions.viewer(&token.0) {
+        Some(viewer) => Session { token, viewer, outcome: OnceCell::new() },
+        None => {
+            let viewer = authenticate(gateway, token.clone()).await?;
+            Session { token, viewer, outcome: OnceCell::new_with(Some(Ok(()))) }
+        }
+    });
+    chassis::context::act_for(session.viewer);
+    let result = read(session.clone()).await;
+    session.verify(gateway).await?;
+    result
 }
 
-/// Returns the viewer, or `None` for an anonymous call, and the result of the first reads of the
-/// call. The calls of [`authenticate_and`].
-pub(crate) async fn authenticate_optional_and<T, F>(
+/// Returns the result of a read that works without a session, too. The calls of
+/// [`authenticate_within`].
+pub(crate) async fn authenticate_optional_within<T, F>(
     gateway: &Gateway,
     token: Option<Token>,
-    first: impl FnOnce(Option<UserId>) -> F,
-) -> Result<(Option<UserId>, T), Status>
+    read: impl FnOnce(Option<Arc<Session>>) -> F,
+) -> Result<T, Status>
 where
     F: Future<Output = Result<T, Status>>,
 {
-    let Some(token) = token else { return Ok((None, first(None).await?)) };
-    let first = |viewer| first(Some(viewer));
-    let (viewer, result) = authenticate_and(gateway, token, first).await?;
-    Ok((Some(viewer), result))
+    match token {
+        Some(token) => authenticate_within(gateway, token, |session| read(Some(session))).await,
+        None => read(None).await,
+    }
+}
+
+/// Returns the result of reads without user.BatchGetUsers, and verifies a pending session at the same
+/// time. An error of the session does not wait for the reads. One call besides theirs at most:
+/// user.Authenticate.
+pub(crate) async fn verify_beside<T>(
+    gateway: &Gateway,
+    session: Option<&Session>,
+    reads: impl Future<Output = T>,
+) -> Result<T, Status> {
+    let Some(session) = session else { return Ok(reads.await) };
+    let reads = async { Ok(reads.await) };
+    tokio::try_join!(session.verify(gateway), reads).map(|(_verified, result)| result)
+}
+
+/// The session of a read. Has no `Debug`, so that the token is never logged.
+pub(crate) struct Session {
+    token: Token,
+    /// The viewer, as last verified.
+    pub(crate) viewer: UserId,
+    /// The outcome of the verification by this read; not set while the session is pending.
+    outcome: OnceCell<Result<(), Status>>,
+}
+
+impl Session {
+    /// Returns the token for user.BatchGetUsers to verify; `None` if the session is not pending.
+    pub(crate) fn pending_token(&self) -> Option<String> {
+        self.outcome.get().is_none().then(|| self.token.0.clone())
+    }
+
+    /// Ends the pending state if user.BatchGetUsers returned the viewer as the session's account.
+    /// Another account, and 0 from a service that does not know the token's field, leave it pending.
+    pub(crate) fn confirm(&self, sessions: &RecentSessions, session_user_id: u64) {
+        if session_user_id == self.viewer.get() && self.outcome.set(Ok(())).is_ok() {
+            sessions.insert(&self.token.0, self.viewer);
+        }
+    }
+
+    /// Verifies the session if it is pending. One call at most: user.Authenticate.
+    async fn verify(&self, gateway: &Gateway) -> Result<(), Status> {
+        let outcome = async {
+            let viewer = authenticate(gateway, self.token.clone()).await?;
+            errors::required((viewer == self.viewer).then_some(()))
+        };
+        self.outcome.get_or_init(|| outcome).await.clone()
+    }
 }
 
 /// Returns the viewer after checking a rate limit. One call: user.Authenticate.
@@ -117,17 +167,6 @@ pub(crate) async fn authenticate_limited(
     let viewer = authenticate(gateway, token).await?;
     limit.check(&viewer)?;
     Ok(viewer)
-}
-
-/// Returns the viewer, or `None` for an anonymous call. One call at most: user.Authenticate.
-pub(crate) async fn authenticate_optional(
-    gateway: &Gateway,
-    token: Option<Token>,
-) -> Result<Option<UserId>, Status> {
-    match token {
-        Some(token) => authenticate(gateway, token).await.map(Some),
-        None => Ok(None),
-    }
 }
 
 /// A reference to an account in a request.
@@ -173,60 +212,22 @@ pub(crate) async fn profile(gateway: &Gateway, user: &AccountRef) -> Result<user
     errors::required(user)
 }
 
-/// Returns the viewer and an existing account. The calls of [`profile`] beside those of `viewer`.
-pub(crate) async fn viewer_and_account<V>(
-    gateway: &Gateway,
-    viewer: impl Future<Output = Result<V, Status>>,
-    user: &AccountRef,
-) -> Result<(V, UserId), Status> {
-    let (viewer, profile) = tokio::join!(viewer, profile(gateway, user));
-    Ok((viewer?, errors::user_id(profile?.id)?))
-}
-
-/// Returns the viewer and an account. A name is looked up as in [`viewer_and_account`]; an id is
-/// not, so its account may not exist.
-pub(crate) async fn viewer_and_account_id<V>(
-    gateway: &Gateway,
-    viewer: impl Future<Output = Result<V, Status>>,
-    user: &AccountRef,
-) -> Result<(V, UserId), Status> {
+/// Returns the id of a referenced account. By id, it makes no call, and the account may not exist; by
+/// name, it makes the call of [`profile`].
+pub(crate) async fn account_id(gateway: &Gateway, user: &AccountRef) -> Result<UserId, Status> {
     match user {
-        AccountRef::Id(id) => Ok((viewer.await?, *id)),
-        AccountRef::Name(_) => viewer_and_account(gateway, viewer, user).await,
-    }
-}
-
-/// Returns the viewer, an account, and the result of reads that need both. By id, these are the first
-/// reads of [`authenticate_optional_and`], and the account may not exist; by name, they follow
-/// [`viewer_and_account`].
-pub(crate) async fn viewer_account_and<T, F>(
-    gateway: &Gateway,
-    token: Option<Token>,
-    user: &AccountRef,
-    reads: impl FnOnce(Option<UserId>, UserId) -> F,
-) -> Result<(Option<UserId>, UserId, T), Status>
-where
-    F: Future<Output = Result<T, Status>>,
-{
-    match user {
-        AccountRef::Id(id) => {
-            let reads = |viewer| reads(viewer, *id);
-            let (viewer, result) = authenticate_optional_and(gateway, token, reads).await?;
-            Ok((viewer, *id, result))
-        }
-        AccountRef::Name(_) => {
-            let viewer = authenticate_optional(gateway, token);
-            let (viewer, id) = viewer_and_account(gateway, viewer, user).await?;
-            Ok((viewer, id, reads(viewer, id).await?))
-        }
+        AccountRef::Id(id) => Ok(*id),
+        AccountRef::Name(_) => errors::user_id(profile(gateway, user).await?.id),
     }
 }
 
 /// Who views, and whose content.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct ViewContext<'a> {
     /// `None` for an anonymous call.
     pub(crate) viewer: Option<UserId>,
+    /// The session of a read; `None` if it is verified elsewhere, and for an anonymous call.
+    pub(crate) session: Option<&'a Session>,
     /// The account whose content is viewed, if it is one account's.
     pub(crate) subject: Option<Subject>,
     /// Viewer relations, with blocks and mutes, that another service returned during this call.
@@ -234,10 +235,15 @@ pub(crate) struct ViewContext<'a> {
     pub(crate) known: &'a [Relation],
 }
 
-impl ViewContext<'_> {
-    /// Returns the context of a view without a subject.
+impl<'a> ViewContext<'a> {
+    /// Returns the context of a viewer whose session is verified elsewhere.
     pub(crate) const fn new(viewer: Option<UserId>) -> Self {
-        Self { viewer, subject: None, known: &[] }
+        Self { viewer, session: None, subject: None, known: &[] }
+    }
+
+    /// Returns the context of a read, without a subject.
+    pub(crate) fn of(session: Option<&'a Session>) -> Self {
+        Self { session, ..Self::new(session.map(|session| session.viewer)) }
     }
 
     /// Returns the same context with a subject.
@@ -323,6 +329,22 @@ mod tests {
         let status = Token::required(&MetadataMap::new()).err().unwrap();
         assert_eq!(status.code(), Code::Unauthenticated);
         assert_eq!(status::reason_of(&status), Some(ErrorReason::TokenMissing));
+    }
+
+    #[test]
+    fn a_session_is_pending_until_its_account_is_confirmed() {
+        let [ann, bob] = [7, 8].map(|id| UserId::new(id).unwrap());
+        let token = Token("abc".to_owned());
+        let session = Session { token, viewer: ann, outcome: OnceCell::new() };
+        let sessions = RecentSessions::default();
+        for other in [0, bob.get()] {
+            session.confirm(&sessions, other);
+            assert_eq!(session.pending_token().as_deref(), Some("abc"));
+            assert_eq!(sessions.viewer("abc"), None);
+        }
+        session.confirm(&sessions, ann.get());
+        assert_eq!(session.pending_token(), None);
+        assert_eq!(sessions.viewer("abc"), Some(ann));
     }
 
     fn parse(reference: Option<Ref>) -> Result<AccountRef, Invalid> {

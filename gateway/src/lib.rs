@@ -13,14 +13,17 @@
 //!
 //! **Costs.** Each function states the calls of services that it makes. Their number is bounded. It
 //! grows with the page size only where a page is hydrated in batches, and with the length of a list
-//! only for older posts of a home or friends timeline, which are read of 500 authors in a call.
+//! only for older posts of a home or friends timeline, which are read of 500 authors in a call. The
+//! number of a read does not include user.Authenticate, unless the function names it.
 //!
 //! **State.** The gateway stores nothing but rate limit state and which sessions it verified within
 //! the last minute, in memory.
 //!
-//! **Sessions.** Every call verifies its session. A read of a session that was verified within the
-//! last minute starts at the same time, and its result is discarded if the session has ended. So an
-//! ended session sees nothing, and a token that was never valid costs one call.
+//! **Sessions.** Every call verifies its session, with user.Authenticate before anything else. But if
+//! the session was verified within the last minute, a read runs first. Its first user.BatchGetUsers
+//! verifies the session; for a read without one, user.Authenticate does, beside the read or after it.
+//! The result is discarded if the session has ended. So an ended session sees nothing, and a token
+//! that was never valid costs one call.
 //!
 //! **Rules.** The gateway decides only what takes the data of several services: which posts and
 //! comments a viewer sees and acts on, given blocks, mutes and deleted accounts. It validates what

@@ -1,4 +1,4 @@
-//! Recently verified sessions. A read of such a session starts while the session is verified again,
+//! Recently verified sessions. A read of such a session starts before the session is verified again,
 //! and its result is discarded if the session has ended meanwhile.
 
 use std::{

@@ -3,15 +3,11 @@
 //! The gateway checks that an account to follow, block or mute exists. The calls that undo
 //! something accept the id of an account that is deleted.
 
-use microblog_domain::UserId;
 use microblog_proto::{gateway, relation};
 use tonic::Status;
 
 use crate::{
-    context::{
-        AccountRef, Token, authenticate, authenticate_limited, profile, viewer_and_account,
-        viewer_and_account_id,
-    },
+    context::{AccountRef, Token, account_id, authenticate, authenticate_limited, profile},
     errors,
     state::Gateway,
 };
@@ -124,7 +120,8 @@ async fn viewer_and_existing(
     user: Option<gateway::UserRef>,
 ) -> Result<(u64, u64), Status> {
     let user = AccountRef::parse_only(user)?;
-    ids(viewer_and_account(gateway, authenticate(gateway, token), &user).await)
+    let (viewer, target) = tokio::join!(authenticate(gateway, token), profile(gateway, &user));
+    Ok((viewer?.get(), target?.id))
 }
 
 /// Returns the ids of the viewer and of an account, which may be deleted if the caller sent its id.
@@ -134,9 +131,6 @@ async fn viewer_and_any(
     user: Option<gateway::UserRef>,
 ) -> Result<(u64, u64), Status> {
     let user = AccountRef::parse_only(user)?;
-    ids(viewer_and_account_id(gateway, authenticate(gateway, token), &user).await)
-}
-
-fn ids(accounts: Result<(UserId, UserId), Status>) -> Result<(u64, u64), Status> {
-    accounts.map(|(viewer, target)| (viewer.get(), target.get()))
+    let (viewer, target) = tokio::join!(authenticate(gateway, token), account_id(gateway, &user));
+    Ok((viewer?.get(), target?.get()))
 }

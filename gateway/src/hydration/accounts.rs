@@ -14,7 +14,7 @@ use tonic::{Code, Status};
 
 use super::mentions::Mentioned;
 use crate::{
-    context::{Subject, ViewContext},
+    context::{Session, Subject, ViewContext},
     errors,
     state::Gateway,
 };
@@ -81,10 +81,10 @@ async fn hydrate(
     ids.sort_unstable();
     ids.dedup();
     let (users, relations) = tokio::join!(
-        profiles(gateway, ids.clone(), names),
+        profiles(gateway, context, ids.clone(), names),
         relations(gateway, context.viewer, context.without_relations(&ids), detail)
     );
-    let (user::BatchGetUsersResponse { users, named }, mut relations) = (users?, relations?);
+    let (user::BatchGetUsersResponse { users, named, .. }, mut relations) = (users?, relations?);
     relations.extend_from_slice(context.known);
     let mentioned = Mentioned::new(named);
     let accounts = HydratedAccounts { mentioned, ..HydratedAccounts::new(users, relations) };
@@ -114,18 +114,24 @@ async fn relations(
     Ok(errors::reply(response, &[])?.relations)
 }
 
-/// Returns the profiles of the accounts that exist, and the accounts of names. One call; none without
-/// accounts and names.
-async fn profiles(
+/// Returns the profiles of the accounts that exist, and the accounts of names, and verifies the
+/// viewer's session if it is pending. One call; none without accounts and names.
+pub(crate) async fn profiles(
     gateway: &Gateway,
+    context: ViewContext<'_>,
     user_ids: Vec<u64>,
     names: Vec<String>,
 ) -> Result<user::BatchGetUsersResponse, Status> {
     if user_ids.is_empty() && names.is_empty() {
         return Ok(user::BatchGetUsersResponse::default());
     }
-    let request = user::BatchGetUsersRequest { user_ids, names };
-    errors::reply(gateway.peers.user().batch_get_users(request).await, &[])
+    let session_token = context.session.and_then(Session::pending_token).unwrap_or_default();
+    let request = user::BatchGetUsersRequest { user_ids, names, session_token };
+    let response = errors::reply(gateway.peers.user().batch_get_users(request).await, &[])?;
+    if let Some(session) = context.session {
+        session.confirm(&gateway.sessions, response.session_user_id);
+    }
+    Ok(response)
 }
 
 impl HydratedAccounts {

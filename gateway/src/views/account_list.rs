@@ -11,8 +11,8 @@ use tonic::Status;
 
 use crate::{
     context::{
-        AccountRef, Subject, Token, ViewContext, authenticate_and, authenticate_optional,
-        viewer_account_and, viewer_and_account_id,
+        AccountRef, Subject, Token, ViewContext, account_id, authenticate_optional_within,
+        authenticate_within,
     },
     errors,
     hydration::accounts::{AccountEntry, BlockedAccounts, listed_accounts},
@@ -117,10 +117,9 @@ pub(crate) async fn view_mutes(
     Ok(gateway::ViewMutesResponse { users, next_page_token })
 }
 
-/// Shows a list that does not depend on the viewer. 3 calls, 2 without a token, for a page that one
-/// skeleton fills: by id, user.Authenticate, relation.ListEdges (with the viewer's relations), then
-/// user.BatchGetUsers; by name, user.Authenticate ∥ user.GetUserByName, then the others. Each of up to
-/// 4 further skeletons costs 2 more: up to 12.
+/// Shows a list that does not depend on the viewer. 2 calls for a page that one skeleton fills:
+/// relation.ListEdges (with the viewer's relations), then user.BatchGetUsers; 3 by name, with
+/// user.GetUserByName before them. Each of up to 4 further skeletons costs 2 more: up to 11.
 async fn view_list(
     gateway: &Gateway,
     list: Result<impl FnOnce(UserId) -> AccountList, Invalid>,
@@ -144,15 +143,17 @@ async fn view_not_followed_back(
 ) -> Result<Page<ListedUser>, Status> {
     let fields = (AccountRef::parse(user), PageRequest::parse(page_size, page_token));
     let (user, page) = fields.all().map_err(status::invalid)?;
-    let viewer = authenticate_optional(gateway, token);
-    let (viewer, owner) = viewer_and_account_id(gateway, viewer, &user).await?;
-    let Some(viewer) = viewer.filter(|viewer| *viewer == owner) else {
-        let problem = "is only for the viewer's own followers";
-        return Err(status::invalid([Invalid::new("not_followed_back", problem)]));
-    };
-    let list = AccountList::of(EdgeList::FollowersNotFollowedBack, owner).seen_by(Some(viewer));
-    let first = list.skeleton(gateway, page.size, page.token).await?;
-    fill_page(gateway, &list, ViewContext::new(Some(viewer)), page.size, first).await
+    authenticate_optional_within(gateway, token, |session| async move {
+        let context = ViewContext::of(session.as_deref());
+        let owner = account_id(gateway, &user).await?;
+        if context.viewer != Some(owner) {
+            let problem = "is only for the viewer's own followers";
+            return Err(status::invalid([Invalid::new("not_followed_back", problem)]));
+        }
+        let list = AccountList::of(EdgeList::FollowersNotFollowedBack, owner);
+        show(gateway, list, context, page).await
+    })
+    .await
 }
 
 /// Shows a list that depends on an account and the viewer. The calls of [`view_list`].
@@ -169,9 +170,9 @@ async fn view_shared_list(
     view_page(gateway, |owner| AccountList::of(list, owner), Some(token), &user, page).await
 }
 
-/// Shows a list that only its owner sees. 3 calls for a page that one skeleton fills:
-/// user.Authenticate, relation.ListEdges, then user.BatchGetUsers. Each of up to 4 further skeletons
-/// costs 2 more: up to 11.
+/// Shows a list that only its owner sees. 2 calls for a page that one skeleton fills:
+/// relation.ListEdges, then user.BatchGetUsers. Each of up to 4 further skeletons costs 2 more: up to
+/// 10.
 async fn view_own_list(
     gateway: &Gateway,
     list: EdgeList,
@@ -180,12 +181,11 @@ async fn view_own_list(
     page_token: String,
 ) -> Result<Page<ListedUser>, Status> {
     let page = PageRequest::parse_only(page_size, page_token)?;
-    let first = |viewer| async move {
-        let list = AccountList::of(list, viewer).seen_by(Some(viewer));
-        Ok((list, list.skeleton(gateway, page.size, page.token).await?))
-    };
-    let (viewer, (list, first)) = authenticate_and(gateway, token, first).await?;
-    fill_page(gateway, &list, ViewContext::new(Some(viewer)), page.size, first).await
+    authenticate_within(gateway, token, |session| async move {
+        let list = AccountList::of(list, session.viewer);
+        show(gateway, list, ViewContext::of(Some(&session)), page).await
+    })
+    .await
 }
 
 /// Shows a list of an account, unless the account does not exist or blocks the viewer.
@@ -196,12 +196,24 @@ async fn view_page(
     user: &AccountRef,
     page: PageRequest,
 ) -> Result<Page<ListedUser>, Status> {
-    let first = |viewer, owner| async move {
-        let list = list(owner).seen_by(viewer);
-        Ok((list, list.skeleton(gateway, page.size, page.token).await?))
-    };
-    let (viewer, owner, (list, first)) = viewer_account_and(gateway, token, user, first).await?;
-    let context = ViewContext::new(viewer).with_subject(Subject::Account(owner.get()));
+    authenticate_optional_within(gateway, token, |session| async move {
+        let owner = account_id(gateway, user).await?;
+        let context = ViewContext::of(session.as_deref());
+        let context = context.with_subject(Subject::Account(owner.get()));
+        show(gateway, list(owner), context, page).await
+    })
+    .await
+}
+
+/// Shows a list in a context.
+async fn show(
+    gateway: &Gateway,
+    list: AccountList,
+    context: ViewContext<'_>,
+    page: PageRequest,
+) -> Result<Page<ListedUser>, Status> {
+    let list = AccountList { viewer: context.viewer, ..list };
+    let first = list.skeleton(gateway, page.size, page.token).await?;
     fill_page(gateway, &list, context, page.size, first).await
 }
 
@@ -256,11 +268,6 @@ impl AccountList {
     /// Returns a list of an account, newest first.
     fn of(list: EdgeList, owner: UserId) -> Self {
         Self { list, owner, viewer: None, order: FollowOrder::Unspecified }
-    }
-
-    /// Returns the same list with a viewer.
-    fn seen_by(self, viewer: Option<UserId>) -> Self {
-        Self { viewer, ..self }
     }
 
     /// Returns the accounts that an account follows, in this order.

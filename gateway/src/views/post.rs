@@ -12,7 +12,7 @@ use microblog_proto::{
 use tonic::Status;
 
 use crate::{
-    context::{Subject, Token, ViewContext, authenticate_optional_and},
+    context::{Subject, Token, ViewContext, authenticate_optional_within},
     errors,
     hydration::{
         accounts::{AccountEntry, BlockedAccounts, hydrate_authors, listed_accounts},
@@ -26,24 +26,26 @@ use crate::{
 /// The fields of the lists' requests that the caller controls.
 const FIELDS: errors::Fields = &[("post_id", "post_id"), ("page_token", "page_token")];
 
-/// Shows a post. 4 calls, 2 without a token: user.Authenticate, post.GetPost, then those of
-/// [`hydrate_posts`].
+/// Shows a post. 3 calls, 2 without a token: post.GetPost, then those of [`hydrate_posts`].
 pub(crate) async fn view_post(
     gateway: &Gateway,
     token: Option<Token>,
     request: gateway::ViewPostRequest,
 ) -> Result<gateway::ViewPostResponse, Status> {
-    let post = |viewer| get_post(gateway, viewer, request.post_id);
-    let (viewer, post) = authenticate_optional_and(gateway, token, post).await?;
-    let context = ViewContext::new(viewer).with_subject(Subject::PostAuthor(post.author_id));
-    let hydrated = hydrate_posts(gateway, context, std::slice::from_ref(&post)).await?;
-    let post = errors::required(hydrated.view(post))?;
-    Ok(gateway::ViewPostResponse { post: Some(post) })
+    authenticate_optional_within(gateway, token, |session| async move {
+        let context = ViewContext::of(session.as_deref());
+        let post = get_post(gateway, context.viewer, request.post_id).await?;
+        let context = context.with_subject(Subject::PostAuthor(post.author_id));
+        let hydrated = hydrate_posts(gateway, context, std::slice::from_ref(&post)).await?;
+        let post = errors::required(hydrated.view(post))?;
+        Ok(gateway::ViewPostResponse { post: Some(post) })
+    })
+    .await
 }
 
-/// Shows the accounts that like a post. 5 calls, 3 without a token, for a page that one skeleton
-/// fills: user.Authenticate, post.GetPost ∥ post.ListLikers, then user.BatchGetUsers ∥
-/// relation.BatchGetRelations. Each of up to 4 further skeletons costs 3 (2) more: up to 17 (11).
+/// Shows the accounts that like a post. 4 calls, 3 without a token, for a page that one skeleton
+/// fills: post.GetPost ∥ post.ListLikers, then user.BatchGetUsers ∥ relation.BatchGetRelations. Each
+/// of up to 4 further skeletons costs 3 (2) more: up to 16 (11).
 pub(crate) async fn view_likers(
     gateway: &Gateway,
     token: Option<Token>,
@@ -57,9 +59,9 @@ pub(crate) async fn view_likers(
     Ok(gateway::ViewLikersResponse { users, next_page_token })
 }
 
-/// Shows the comments on a post. 5 calls, 3 without a token, for a page that one skeleton fills:
-/// user.Authenticate, post.GetPost ∥ post.ListComments, then user.BatchGetUsers ∥
-/// relation.BatchGetRelations. Each of up to 4 further skeletons costs 3 (2) more: up to 17 (11).
+/// Shows the comments on a post. 4 calls, 3 without a token, for a page that one skeleton fills:
+/// post.GetPost ∥ post.ListComments, then user.BatchGetUsers ∥ relation.BatchGetRelations. Each of up
+/// to 4 further skeletons costs 3 (2) more: up to 16 (11).
 pub(crate) async fn view_comments(
     gateway: &Gateway,
     token: Option<Token>,
@@ -76,9 +78,9 @@ pub(crate) async fn view_comments(
     Ok(gateway::ViewCommentsResponse { comments, next_page_token })
 }
 
-/// Shows the reposts of a post. 5 calls, 3 without a token, for a page that one skeleton fills:
-/// user.Authenticate, post.GetPost ∥ post.ListReposts, then those of [`hydrate_posts`]. Each of up to
-/// 4 further skeletons costs 3 (2) more: up to 17 (11).
+/// Shows the reposts of a post. 4 calls, 3 without a token, for a page that one skeleton fills:
+/// post.GetPost ∥ post.ListReposts, then those of [`hydrate_posts`]. Each of up to 4 further skeletons
+/// costs 3 (2) more: up to 16 (11).
 pub(crate) async fn view_reposts(
     gateway: &Gateway,
     token: Option<Token>,
@@ -102,17 +104,18 @@ async fn view_list<L: Listing<Cursor = String>>(
     token: Option<Token>,
     page: PageRequest,
 ) -> Result<Page<L::Shown>, Status> {
-    let first = |viewer| async move {
-        let list = list(viewer);
+    authenticate_optional_within(gateway, token, |session| async move {
+        let context = ViewContext::of(session.as_deref());
+        let list = list(context.viewer);
         let (post, first) = tokio::join!(
             get_post(gateway, None, post.get()),
             list.skeleton(gateway, page.size, page.token)
         );
-        Ok((list, post?, first?))
-    };
-    let (viewer, (list, post, first)) = authenticate_optional_and(gateway, token, first).await?;
-    let context = ViewContext::new(viewer).with_subject(Subject::PostAuthor(post.author_id));
-    fill_page(gateway, &list, context, page.size, first).await
+        let (post, first) = (post?, first?);
+        let context = context.with_subject(Subject::PostAuthor(post.author_id));
+        fill_page(gateway, &list, context, page.size, first).await
+    })
+    .await
 }
 
 /// The accounts that like a post.

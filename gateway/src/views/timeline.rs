@@ -16,7 +16,10 @@ use microblog_proto::{
 use tonic::{Code, Status};
 
 use crate::{
-    context::{AccountRef, Subject, Token, ViewContext, authenticate_and, viewer_account_and},
+    context::{
+        AccountRef, Subject, Token, ViewContext, account_id, authenticate_optional_within,
+        authenticate_within, verify_beside,
+    },
     errors,
     hydration::posts::{ENTRY_BYTES_MAX, hydrate_entries, viewed_posts_in_place, viewer_id},
     paging::{Budget, Cursor, Filling, Listing, PageRequest, RESPONSE_BYTES_MAX, Skeleton, fill},
@@ -31,10 +34,9 @@ const BUDGET: Budget = Budget {
     overfetches: true,
 };
 
-/// Shows the viewer's home timeline. Up to 5 calls for a page of up to 25 that one skeleton fills:
-/// user.Authenticate, timeline.GetTimeline, then post.BatchGetPosts, then user.BatchGetUsers ∥
-/// relation.BatchGetRelations (only for authors of roots, since the timeline service returns the
-/// relations of the other authors).
+/// Shows the viewer's home timeline. Up to 4 calls for a page of up to 25 that one skeleton fills:
+/// timeline.GetTimeline, then post.BatchGetPosts, then user.BatchGetUsers ∥ relation.BatchGetRelations
+/// (only for authors of roots, since the timeline service returns the relations of the other authors).
 ///
 /// A larger page takes skeletons of up to 50 entries, and a page with many hidden entries takes
 /// more of them: up to 48, of up to 5 calls each (post.BatchGetPosts twice). If a post with
@@ -42,10 +44,10 @@ const BUDGET: Budget = Budget {
 /// times, then the last two once more; and that up to 9 times while none of the reposts is
 /// visible.
 ///
-/// A page of older posts than the newest 800 costs user.Authenticate, then timeline.ListAuthors,
-/// then post.ListAuthorsPosts once for every 500 authors, all at once, and the last two of above
-/// once for every 50 posts; with long texts or hidden posts, the calls after timeline.ListAuthors up
-/// to 7 times more. The page at the end of the newest 800 costs both.
+/// A page of older posts than the newest 800 costs timeline.ListAuthors, then post.ListAuthorsPosts
+/// once for every 500 authors, all at once, and the last two of above once for every 50 posts; with
+/// long texts or hidden posts, the calls after timeline.ListAuthors up to 7 times more. The page at
+/// the end of the newest 800 costs both.
 pub(crate) async fn view_home(
     gateway: &Gateway,
     token: Token,
@@ -72,9 +74,9 @@ pub(crate) async fn view_friends(
     Ok(gateway::ViewFriendsResponse { posts, next_page_token, since_token })
 }
 
-/// Shows the posts of an account to any viewer whom it does not block. 4 calls, 2 without a token,
-/// for a page of up to 50: by id, user.Authenticate, post.ListAuthorsPosts, then user.BatchGetUsers ∥
-/// relation.BatchGetRelations; by name, user.Authenticate ∥ user.GetUserByName, then the others.
+/// Shows the posts of an account to any viewer whom it does not block. 3 calls, 2 without a token,
+/// for a page of up to 50: post.ListAuthorsPosts, then user.BatchGetUsers ∥
+/// relation.BatchGetRelations. By name, one more: user.GetUserByName before them.
 ///
 /// A larger page costs the last two once for every 50 posts; with long texts, post.ListAuthorsPosts
 /// and the last two up to 7 times more.
@@ -86,28 +88,28 @@ pub(crate) async fn view_user_timeline(
     let gateway::ViewUserTimelineRequest { user, page_size, page_token, since_token } = request;
     let fields = (AccountRef::parse(user), PageRequest::parse(page_size, page_token));
     let (user, page) = fields.all().map_err(status::invalid)?;
-    let requested = (&page, &since_token[..]);
-    let first = |viewer, author: UserId| async move {
-        let (page, since_token) = requested;
-        let cursor = UserCursor::parse(author, since_token, &page.token)?;
+    authenticate_optional_within(gateway, token, |session| async move {
+        let author = account_id(gateway, &user).await?;
+        let context = ViewContext::of(session.as_deref());
+        let context = context.with_subject(Subject::Account(author.get()));
+        let mut cursor = UserCursor::parse(author, &since_token, &page.token)?;
         let (authors, after_id) = (vec![author.get()], cursor.seen_id);
-        let posts = AuthorsPosts { authors, viewer, after_id };
-        let first = posts.skeleton(gateway, page.size, cursor.before_id).await?;
-        Ok((posts, cursor, first))
-    };
-    let (viewer, author, (posts, mut cursor, first)) =
-        viewer_account_and(gateway, token, &user, first).await?;
-    let context = ViewContext::new(viewer).with_subject(Subject::Account(author.get()));
-    let mut filling = Filling::new(page.size, BUDGET);
-    let filled = fill(gateway, &posts, context, first, &mut cursor.before_id, &mut filling).await;
-    unless_shown(filled, &filling)?;
-    let newest = filling.shown.first().and_then(|viewed| viewed.post.as_ref());
-    cursor.newest_id = cursor.newest_id.max(newest.map_or(0, |post| post.id));
-    let (next_page_token, since_token) = cursor.tokens(author, since_token);
-    Ok(gateway::ViewUserTimelineResponse { posts: filling.shown, next_page_token, since_token })
+        let posts = AuthorsPosts { authors, viewer: context.viewer, after_id };
+        let end = &mut cursor.before_id;
+        let first = posts.skeleton(gateway, page.size, *end).await?;
+        let mut filling = Filling::new(page.size, BUDGET);
+        let filled = fill(gateway, &posts, context, first, end, &mut filling).await;
+        unless_shown(filled, &filling)?;
+        let newest = filling.shown.first().and_then(|viewed| viewed.post.as_ref());
+        cursor.newest_id = cursor.newest_id.max(newest.map_or(0, |post| post.id));
+        let (next_page_token, since_token) = cursor.tokens(author, since_token);
+        let posts = filling.shown;
+        Ok(gateway::ViewUserTimelineResponse { posts, next_page_token, since_token })
+    })
+    .await
 }
 
-/// Counts the new entries of the viewer's home timeline. 2 calls: user.Authenticate,
+/// Counts the new entries of the viewer's home timeline. 2 calls at once: user.Authenticate ∥
 /// timeline.CountNew.
 pub(crate) async fn count_new(
     gateway: &Gateway,
@@ -115,13 +117,15 @@ pub(crate) async fn count_new(
     request: gateway::CountNewRequest,
 ) -> Result<gateway::CountNewResponse, Status> {
     const FIELDS: errors::Fields = &[("since_token", "since_token")];
-    let count = |viewer: UserId| async move {
-        let (user_id, since_token) = (viewer.get(), request.since_token);
-        let request = timeline::CountNewRequest { user_id, since_token };
-        errors::reply(gateway.peers.timeline().count_new(request).await, FIELDS)
-    };
-    let (_, response) = authenticate_and(gateway, token, count).await?;
-    Ok(gateway::CountNewResponse { count: response.count })
+    authenticate_within(gateway, token, |session| async move {
+        let (user_id, since_token) = (session.viewer.get(), request.since_token);
+        let client = gateway.peers.timeline();
+        let count = client.count_new(timeline::CountNewRequest { user_id, since_token });
+        let response = verify_beside(gateway, Some(&session), count).await?;
+        let count = errors::reply(response, FIELDS)?.count;
+        Ok(gateway::CountNewResponse { count })
+    })
+    .await
 }
 
 /// A page of a timeline as the viewer sees it.
@@ -142,19 +146,27 @@ async fn view_own(
     since_token: String,
     page: PageRequest,
 ) -> Result<TimelinePage, Status> {
+    authenticate_within(gateway, token, |session| async move {
+        let timeline = OwnTimeline { viewer: session.viewer, kind, since_token };
+        fill_own(gateway, &timeline, ViewContext::of(Some(&session)), page).await
+    })
+    .await
+}
+
+/// Fills a page of a home or friends timeline.
+async fn fill_own(
+    gateway: &Gateway,
+    timeline: &OwnTimeline,
+    context: ViewContext<'_>,
+    page: PageRequest,
+) -> Result<TimelinePage, Status> {
     let PageRequest { size, token: page_token } = page;
-    let first = |viewer| async move {
-        let timeline = OwnTimeline { viewer, kind, since_token };
-        let start = timeline.start(gateway, size, page_token).await?;
-        Ok((timeline, start))
-    };
-    let (viewer, (timeline, start)) = authenticate_and(gateway, token, first).await?;
-    let context = ViewContext::new(Some(viewer));
+    let start = timeline.start(gateway, size, page_token).await?;
     let mut filling = Filling::new(size, BUDGET);
     let mut older = match start {
         Start::Older(cursor) => cursor,
         Start::Recent(mut end, first) => {
-            fill(gateway, &timeline, context, first, &mut end, &mut filling).await?;
+            fill(gateway, timeline, context, first, &mut end, &mut filling).await?;
             let RecentCursor { next_page_token, since_token, older_than_id } = end;
             if older_than_id == 0 {
                 return Ok(TimelinePage { posts: filling.shown, next_page_token, since_token });
@@ -164,7 +176,7 @@ async fn view_own(
     };
     if !filling.is_full() {
         let end = &mut older.before_id;
-        let filled = fill_older(gateway, &timeline, context, end, &mut filling).await;
+        let filled = fill_older(gateway, timeline, context, end, &mut filling).await;
         unless_shown(filled, &filling)?;
     }
     let next = (!older.before_id.is_end()).then(|| older.token(timeline.scope()));

@@ -11,11 +11,11 @@ use tonic::Status;
 
 use crate::{
     context::{
-        AccountRef, Token, ViewContext, authenticate_and, authenticate_optional,
-        authenticate_optional_and, profile,
+        AccountRef, Token, ViewContext, authenticate_optional_within, authenticate_within, profile,
+        verify_beside,
     },
     errors,
-    hydration::accounts::{RelationDetail, hydrate_accounts},
+    hydration::accounts::{RelationDetail, hydrate_accounts, profiles},
     state::Gateway,
 };
 
@@ -25,65 +25,74 @@ const FOLLOWED_BY: usize = 3;
 /// How many of these followers are read, since some may be deleted or hidden from the viewer.
 const FOLLOWED_BY_READ: i32 = 6;
 
-/// Shows an account. Up to 9 calls, 3 without a token: by id, user.Authenticate, then user.GetUser ∥
-/// relation.BatchGetCounts ∥ post.BatchGetPostCounts and those of [`viewer_relations`]; by name,
-/// user.Authenticate ∥ user.GetUserByName, then the others at once.
+/// Shows an account. By id, up to 8 calls, 3 without a token: user.BatchGetUsers ∥
+/// relation.BatchGetCounts ∥ post.BatchGetPostCounts and those of [`viewer_relations`]. By name, up to
+/// 9, 3 without a token: user.Authenticate ∥ user.GetUserByName, then those after the first at once.
 pub(crate) async fn view_user(
     gateway: &Gateway,
     token: Option<Token>,
     request: gateway::ViewUserRequest,
 ) -> Result<gateway::ViewUserResponse, Status> {
     let user = AccountRef::parse_only(request.user)?;
-    let (profile, (counts, posts), relations) = match user {
-        AccountRef::Id(id) => {
-            let user = &user;
-            let all = |viewer| async move {
-                let (profile, counts, relations) = tokio::join!(
-                    profile(gateway, user),
-                    counts(gateway, id),
-                    viewer_relations(gateway, viewer, id)
-                );
-                Ok((profile?, counts?, relations?))
-            };
-            authenticate_optional_and(gateway, token, all).await?.1
-        }
-        AccountRef::Name(_) => {
-            let viewer = authenticate_optional(gateway, token);
-            let (viewer, profile) = tokio::join!(viewer, profile(gateway, &user));
-            let (viewer, profile) = (viewer?, profile?);
-            let id = errors::user_id(profile.id)?;
-            let (counts, relations) =
-                tokio::join!(counts(gateway, id), viewer_relations(gateway, viewer, id));
-            (profile, counts?, relations?)
-        }
-    };
-    Ok(gateway::ViewUserResponse {
-        user: Some(profile),
-        counts: Some(counts),
-        relation: Some(relations.relation),
-        common_following: relations.common_following,
-        posts,
-        followed_by: relations.followed_by,
-        followed_by_count: relations.followed_by_count,
+    authenticate_optional_within(gateway, token, |session| async move {
+        let context = ViewContext::of(session.as_deref());
+        let (profile, counts, relations) = match user {
+            AccountRef::Id(id) => tokio::join!(
+                profile_by_id(gateway, context, id),
+                counts(gateway, id),
+                viewer_relations(gateway, context, id)
+            ),
+            AccountRef::Name(_) => {
+                let profile = profile(gateway, &user);
+                let profile = verify_beside(gateway, context.session, profile).await??;
+                let id = errors::user_id(profile.id)?;
+                let (counts, relations) =
+                    tokio::join!(counts(gateway, id), viewer_relations(gateway, context, id));
+                (Ok(profile), counts, relations)
+            }
+        };
+        let (profile, (counts, posts), relations) = (profile?, counts?, relations?);
+        Ok(gateway::ViewUserResponse {
+            user: Some(profile),
+            counts: Some(counts),
+            relation: Some(relations.relation),
+            common_following: relations.common_following,
+            posts,
+            followed_by: relations.followed_by,
+            followed_by_count: relations.followed_by_count,
+        })
     })
+    .await
 }
 
-/// Shows the viewer's own account. 4 calls: user.Authenticate, user.GetAccount ∥
+/// Returns the profile of an account, or USER_NOT_FOUND. One call, which also verifies the session:
+/// user.BatchGetUsers.
+async fn profile_by_id(
+    gateway: &Gateway,
+    context: ViewContext<'_>,
+    id: UserId,
+) -> Result<user::User, Status> {
+    let response = profiles(gateway, context, vec![id.get()], Vec::new()).await?;
+    response.users.into_iter().next().ok_or_else(errors::user_not_found)
+}
+
+/// Shows the viewer's own account. 4 calls at once: user.Authenticate ∥ user.GetAccount ∥
 /// relation.BatchGetCounts ∥ post.BatchGetPostCounts.
 pub(crate) async fn me(
     gateway: &Gateway,
     token: Token,
     _request: gateway::MeRequest,
 ) -> Result<gateway::MeResponse, Status> {
-    let own = |viewer: UserId| async move {
-        let request = user::GetAccountRequest { user_id: viewer.get() };
-        let client = gateway.peers.user();
-        let (account, counts) = tokio::join!(client.get_account(request), counts(gateway, viewer));
-        Ok((account, counts?))
-    };
-    let (_, (account, (counts, posts))) = authenticate_and(gateway, token, own).await?;
-    let account = errors::required(errors::reply(account, &[])?.account)?;
-    Ok(gateway::MeResponse { account: Some(account), counts: Some(counts), posts })
+    authenticate_within(gateway, token, |session| async move {
+        let (client, user_id) = (gateway.peers.user(), session.viewer.get());
+        let account = client.get_account(user::GetAccountRequest { user_id });
+        let own = async { tokio::join!(account, counts(gateway, session.viewer)) };
+        let (account, counts) = verify_beside(gateway, Some(&session), own).await?;
+        let account = errors::required(errors::reply(account, &[])?.account)?;
+        let (counts, posts) = counts?;
+        Ok(gateway::MeResponse { account: Some(account), counts: Some(counts), posts })
+    })
+    .await
 }
 
 /// Returns the lengths of an account's lists and the number of its posts. The number is `None`
@@ -122,10 +131,10 @@ struct ViewerRelations {
 /// the account's followers).
 async fn viewer_relations(
     gateway: &Gateway,
-    viewer: Option<UserId>,
+    context: ViewContext<'_>,
     user: UserId,
 ) -> Result<ViewerRelations, Status> {
-    let Some(viewer) = viewer else {
+    let Some(viewer) = context.viewer else {
         let state = RelationState::None.into();
         let relation = Relation { user_id: user.get(), state, ..Relation::default() };
         return Ok(ViewerRelations { relation, ..ViewerRelations::default() });
@@ -153,7 +162,7 @@ async fn viewer_relations(
     Ok(ViewerRelations {
         relation,
         common_following: common.count,
-        followed_by: visible_followers(gateway, viewer, followers.newest).await?,
+        followed_by: visible_followers(gateway, context, followers.newest).await?,
         followed_by_count: followers.count,
     })
 }
@@ -180,11 +189,10 @@ async fn count_edges(
 /// none without followers.
 async fn visible_followers(
     gateway: &Gateway,
-    viewer: UserId,
+    context: ViewContext<'_>,
     newest: Vec<relation::Edge>,
 ) -> Result<Vec<user::User>, Status> {
     let ids: Vec<u64> = newest.iter().map(|edge| edge.user_id).collect();
-    let context = ViewContext::new(Some(viewer));
     let detail = RelationDetail::BlocksAndMutes;
     let mut accounts = hydrate_accounts(gateway, context, ids.clone(), detail).await?;
     let visible = ids

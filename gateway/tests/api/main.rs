@@ -25,6 +25,7 @@ mod outages;
 mod outages_of_posts;
 mod own_posts;
 mod paging;
+mod pending_sessions;
 mod post_costs;
 mod post_pages;
 mod posts;

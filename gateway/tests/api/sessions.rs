@@ -82,7 +82,7 @@ async fn a_new_password_ends_every_session() {
     assert_eq!(status::reason_of(&error), Some(ErrorReason::BadCredentials));
 }
 
-async fn log_in(system: &System, login: &str, password: &str) -> Result<String, Status> {
+pub(crate) async fn log_in(system: &System, login: &str, password: &str) -> Result<String, Status> {
     let (login, password) = (login.to_owned(), password.to_owned());
     let answer = system.gateway().login(gateway::LoginRequest { login, password }).await;
     answer.map(|answer| answer.into_inner().token)

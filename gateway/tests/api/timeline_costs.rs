@@ -1,4 +1,4 @@
-//! The service calls of each timeline call.
+//! The service calls of each timeline call. Ann's session was verified shortly before.
 
 use microblog_proto::gateway::{self, RootState};
 use microblog_testkit::{RedisServer, redis};
@@ -47,7 +47,11 @@ impl Fixture {
 }
 
 /// Returns the commands that Redis receives for a kind of key during a call.
-async fn commands_on(server: &RedisServer, kind: &str, call: impl AsyncFn()) -> Vec<Vec<String>> {
+pub(crate) async fn commands_on(
+    server: &RedisServer,
+    kind: &str,
+    call: impl AsyncFn(),
+) -> Vec<Vec<String>> {
     type Slow = (u64, u64, u64, Vec<Vec<u8>>, redis::Value, redis::Value);
     let mut admin = server.admin().await;
     let mut set = async |name: &str, value: i64| {
@@ -74,23 +78,23 @@ async fn a_page_of_one_batch_costs_the_same_for_every_size() {
     for page_size in [1, 25] {
         let page = fixture.system.home(&fixture.ann, page_size, "", "").await;
         assert_eq!(page.posts.len(), page_size as usize);
-        fixture.assert_called("home", &[&[AUTHENTICATE, TIMELINE, POSTS], &HYDRATION]);
+        fixture.assert_called("home", &[&[TIMELINE, POSTS], &HYDRATION]);
     }
     for page_size in [26, 50] {
         fixture.system.home(&fixture.ann, page_size, "", "").await;
-        fixture.assert_called("home", &[&[AUTHENTICATE, TIMELINE, POSTS, POSTS], &HYDRATION]);
+        fixture.assert_called("home", &[&[TIMELINE, POSTS, POSTS], &HYDRATION]);
     }
     let page = fixture.system.home(&fixture.ann, 200, "", "").await;
     assert_eq!(page.posts.len(), 130);
     let slice = [&[TIMELINE, POSTS, POSTS], &HYDRATION[..]].concat();
-    fixture.assert_called("home", &[&[AUTHENTICATE], &slice, &slice, &slice]);
+    fixture.assert_called("home", &[&slice, &slice, &slice]);
 }
 
 #[tokio::test]
 async fn a_timeline_takes_a_fixed_number_of_calls() {
     let fixture = Fixture::set(3).await;
     let Fixture { system, ann, bob, .. } = &fixture;
-    let first = [AUTHENTICATE, AUTHORS_POSTS, RELATIONS];
+    let first = [AUTHORS_POSTS, RELATIONS];
     let page = system.user_timeline(Some(ann), bob, 0, "").await;
     fixture.assert_called("by id", &[&first, &HYDRATION]);
     system.user_timeline(None, bob, 0, "").await;
@@ -103,7 +107,7 @@ async fn a_timeline_takes_a_fixed_number_of_calls() {
         let user = by_name("bob");
         let request = gateway::ViewUserTimelineRequest { user, ..Default::default() };
         system.gateway().view_user_timeline(request_as(viewer, request)).await.unwrap();
-        let known: &[&str] = viewer.map_or(&[], |_| &[AUTHENTICATE, RELATIONS]);
+        let known: &[&str] = viewer.map_or(&[], |_| &[RELATIONS]);
         let first = ["user.GetUserByName", AUTHORS_POSTS];
         fixture.assert_called("by name", &[known, &first, &HYDRATION]);
     }
@@ -111,11 +115,12 @@ async fn a_timeline_takes_a_fixed_number_of_calls() {
     system.follows([(bob.id, ann.id)]).await;
     system.recorder.calls();
     system.friends(ann).await;
-    let friends = [AUTHENTICATE, TIMELINE, POSTS];
+    let friends = [TIMELINE, POSTS];
     fixture.assert_called("friends", &[&friends, &HYDRATION]);
     system.count_new(ann, &since).await;
     fixture.assert_called("count", &[&[AUTHENTICATE, "timeline.CountNew"]]);
-    // An empty page needs no hydration, except for a block by the account.
+    // An empty page needs no hydration, except for a block by the account. Bob's session was not
+    // verified before.
     system.home(ann, 0, "", &since).await;
     fixture.assert_called("nothing new", &[&[AUTHENTICATE, TIMELINE]]);
     system.user_timeline(Some(bob), ann, 0, "").await;
@@ -127,7 +132,7 @@ async fn a_timeline_takes_a_fixed_number_of_calls() {
 async fn only_relations_missing_from_the_timeline_response_are_read() {
     let fixture = Fixture::set(2).await;
     let Fixture { system, ann, bob, posts } = &fixture;
-    let first = [AUTHENTICATE, TIMELINE, POSTS];
+    let first = [TIMELINE, POSTS];
     let carl = system.join("carl").await;
     let root = system.publish(&carl, "the root").await.id;
     // Her own posts, and reposts of an author who has a post on the page.
@@ -154,7 +159,7 @@ async fn only_relations_missing_from_the_timeline_response_are_read() {
 async fn viewer_likes_are_read_only_for_liked_posts() {
     let fixture = Fixture::set(20).await;
     let Fixture { system, ann, bob, posts } = &fixture;
-    let calls = [AUTHENTICATE, TIMELINE, POSTS, USERS];
+    let calls = [TIMELINE, POSTS, USERS];
     let liked = async || {
         let page = system.home(ann, 50, "", "").await.posts;
         let all = page.iter().flat_map(|viewed| [Some(viewed), viewed.root.as_deref()]).flatten();
@@ -199,7 +204,7 @@ async fn each_refill_of_a_page_costs_the_same() {
     system.delete_many(bob, &[posts[45], posts[50]]).await;
     system.recorder.calls();
     assert_eq!(system.home(ann, 20, "", "").await.posts.len(), 20);
-    fixture.assert_called("a few", &[&[AUTHENTICATE], &slice, &slice]);
+    fixture.assert_called("a few", &[&slice, &slice]);
     // All of the first skeleton is hidden: the gateway overfetches, and reads on until the page is
     // full.
     system.delete_many(bob, &posts[55..]).await;
@@ -207,7 +212,7 @@ async fn each_refill_of_a_page_costs_the_same() {
     let page = system.home(ann, 2, "", "").await;
     assert_eq!(texts(&page.posts), ["post 54, @ann", "post 53, @ann"]);
     let looked_at = [&[TIMELINE, POSTS, POSTS], &HYDRATION[..]].concat();
-    fixture.assert_called("many", &[&[AUTHENTICATE, TIMELINE, POSTS], &looked_at, &slice]);
+    fixture.assert_called("many", &[&[TIMELINE, POSTS], &looked_at, &slice]);
     let page = system.home(ann, 2, &page.next_page_token, "").await;
     assert_eq!(texts(&page.posts), ["post 52, @ann", "post 51, @ann"]);
 }
@@ -228,13 +233,13 @@ async fn suppressed_reposts_cost_one_more_hydration() {
     system.recorder.calls();
     assert_eq!(texts(&system.home(ann, 0, "", "").await.posts), ["mine", ""]);
     // She no longer follows the root's author.
-    fixture.assert_called("all exist", &[&[AUTHENTICATE, TIMELINE, POSTS, RELATIONS], &HYDRATION]);
+    fixture.assert_called("all exist", &[&[TIMELINE, POSTS, RELATIONS], &HYDRATION]);
     system.delete_post(&reposts[0].1, reposts[0].0).await;
     system.recorder.calls();
     let page = system.home(ann, 0, "", "").await;
     assert_eq!(page.posts[1].post.as_ref().unwrap().id, reposts[1].0);
     // The first posts have no mentions.
-    let first = [AUTHENTICATE, TIMELINE, POSTS, USERS];
+    let first = [TIMELINE, POSTS, USERS];
     fixture.assert_called("one is deleted", &[&first, &[POSTS, RELATIONS], &HYDRATION]);
 }
 

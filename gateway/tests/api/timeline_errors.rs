@@ -24,7 +24,7 @@ use crate::{
 
 pub(crate) const DAMAGED: Expected =
     (Code::InvalidArgument, ErrorReason::PageTokenInvalid, &["page_token"]);
-const DAMAGED_SINCE: Expected =
+pub(crate) const DAMAGED_SINCE: Expected =
     (Code::InvalidArgument, ErrorReason::PageTokenInvalid, &["since_token"]);
 pub(crate) const FOREIGN: Expected =
     (Code::InvalidArgument, ErrorReason::PageTokenMismatch, &["page_token"]);

@@ -105,14 +105,23 @@ impl UserService for Rpc {
         &self,
         request: Request<pb::BatchGetUsersRequest>,
     ) -> RpcResult<pb::BatchGetUsersResponse> {
-        let pb::BatchGetUsersRequest { user_ids, names } = request.get_ref();
+        let pb::BatchGetUsersRequest { user_ids, names, session_token } = request.get_ref();
         let ids = UserId::parse_list("user_ids", user_ids, BATCH_MAX).map_err(Error::from)?;
         let names = wire::possible_names(names)?;
-        let (users, named) =
-            tokio::try_join!(self.accounts.get_many(ids), self.accounts.resolve(names))?;
+        let session_user = async {
+            match session_token.as_str() {
+                "" => Ok(0),
+                token => self.accounts.authenticate(token).await.map(|(user, _)| user.get()),
+            }
+        };
+        let (session_user_id, users, named) = tokio::try_join!(
+            session_user,
+            self.accounts.get_many(ids),
+            self.accounts.resolve(names)
+        )?;
         let users = users.into_iter().map(wire::user).collect();
         let named = named.into_iter().map(wire::named_user).collect();
-        Ok(Response::new(pb::BatchGetUsersResponse { users, named }))
+        Ok(Response::new(pb::BatchGetUsersResponse { users, named, session_user_id }))
     }
 
     async fn get_user_by_name(

@@ -50,7 +50,7 @@ async fn an_account_is_found_by_id_and_name(topology: Topology) {
     assert_eq!((own.user.as_ref(), own.email.as_str()), (Some(&ann), "Ann@example.org"));
     let user_ids = vec![bob.id, 1, ann.id, bob.id];
     let names = ["nobody", "BOB", "ann"].map(str::to_owned).to_vec();
-    let batch = pb::BatchGetUsersRequest { user_ids, names };
+    let batch = pb::BatchGetUsersRequest { user_ids, names, ..Default::default() };
     let batch = client.batch_get_users(batch).await.unwrap().into_inner();
     let named = batch.named.iter().map(|named| (named.name.as_str(), named.user_id));
     assert_eq!(named.collect::<Vec<_>>(), [("BOB", bob.id), ("ann", ann.id)]);

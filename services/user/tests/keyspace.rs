@@ -44,13 +44,16 @@ async fn reads_cost_one_command_for_each_account() {
     support::authenticate(&client, &token).await.unwrap();
     assert_eq!(counted("zrange").await, 1);
 
-    let user_ids = users.iter().map(|user| user.id).chain([1, users[0].id]).collect();
-    counted("hget").await;
-    client
-        .batch_get_users(pb::BatchGetUsersRequest { user_ids, ..Default::default() })
-        .await
-        .unwrap();
-    assert_eq!(counted("hget").await, 3);
+    let user_ids: Vec<_> = users.iter().map(|user| user.id).chain([1, users[0].id]).collect();
+    for (session_token, zranges) in [(String::new(), 0), (token, 1)] {
+        let user_ids = user_ids.clone();
+        let request = pb::BatchGetUsersRequest { user_ids, session_token, ..Default::default() };
+        counted("hget").await;
+        client.batch_get_users(request).await.unwrap();
+        let stats = node.commandstats().await;
+        let calls = |command: &str| stats.get(command).copied().unwrap_or_default();
+        assert_eq!([calls("hget"), calls("zrange")], [3, zranges]);
+    }
 
     // Known or unknown, a log-in sends the same commands before the password check.
     let cost = async |login: &str| {

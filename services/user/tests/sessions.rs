@@ -7,13 +7,13 @@ mod support;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use microblog_domain::UserId;
-use microblog_proto::user as pb;
-use microblog_testkit::{Store as Redis, Topology};
+use microblog_proto::{common::ErrorReason as Reason, user as pb};
+use microblog_testkit::{Store as Redis, Topology, eventually};
 use microblog_user::{
     Accounts, Email, Fingerprint, Hash, Login, Token,
     store::{Attempt, SESSIONS_MAX, Store},
 };
-use support::{PASSWORD, System, accounts, register};
+use support::{PASSWORD, PATIENCE, System, accounts, assert_rejected, register};
 
 /// An account whose sessions a store opens without a log-in.
 struct Account {
@@ -137,6 +137,34 @@ async fn a_cached_session_expires() {
         assert!(!was_rejected || after >= end, "rejected before its expiry");
         assert!(was_rejected || before < end, "accepted after its expiry");
     }
+}
+
+#[tokio::test]
+async fn a_batch_of_users_authenticates_a_session() {
+    let system = System::start(Topology::Single).await;
+    let ann = Account::register(&system).await;
+    let bob = register(&system.client, "bob").await.id;
+    let batch = async |session_token: &str| {
+        let (user_ids, session_token) = (vec![bob], session_token.to_owned());
+        let request = pb::BatchGetUsersRequest { user_ids, session_token, ..Default::default() };
+        let answer = system.client.clone().batch_get_users(request).await?.into_inner();
+        assert_eq!(answer.users[0].id, bob);
+        Ok(answer.session_user_id)
+    };
+    let [token, short, unknown] = [(); 3].map(|()| Token::issue(ann.id).unwrap());
+    ann.open(token.fingerprint(), SystemTime::now() + Duration::from_secs(100)).await;
+    ann.open(short.fingerprint(), SystemTime::now() + Duration::from_millis(300)).await;
+    let [token, short, unknown] = [token, short, unknown].map(|token| token.reveal());
+
+    assert_eq!(batch("").await.unwrap(), 0, "no session");
+    assert_eq!(batch(&token).await.unwrap(), ann.id.get());
+    for invalid in [&unknown, " ", "?", &token[1..], &format!("{token} "), &"x".repeat(1 << 20)] {
+        assert_rejected(batch(invalid).await, Reason::TokenInvalid);
+    }
+    eventually("it expires", PATIENCE, async || batch(&short).await.is_err()).await;
+    assert_rejected(batch(&short).await, Reason::TokenInvalid);
+    system.client.clone().logout(pb::LogoutRequest { token: token.clone() }).await.unwrap();
+    assert_rejected(batch(&token).await, Reason::TokenInvalid);
 }
 
 #[tokio::test]

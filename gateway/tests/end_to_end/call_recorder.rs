@@ -9,10 +9,11 @@ use std::{
 use microblog_chassis::Service;
 use tokio::time::sleep;
 use tonic::{
-    GrpcMethod, Request, Status,
+    Request, Status,
+    codegen::http,
     service::{Interceptor, InterceptorLayer, Routes},
 };
-use tower::util::MapFutureLayer;
+use tower::util::{MapFutureLayer, MapRequestLayer};
 
 /// How long each call is held while stages are measured: longer than a caller takes to begin all
 /// calls of a stage.
@@ -41,6 +42,7 @@ impl CallRecorder {
         let held = MapFutureLayer::new(move |call| recorder.held(call));
         let routes = service.routes.into_axum_router();
         let routes = routes.layer(InterceptorLayer::new(self.clone())).layer(held);
+        let routes = routes.layer(MapRequestLayer::new(with_path));
         Service { routes: Routes::from(routes), handler: None, ..service }
     }
 
@@ -100,11 +102,21 @@ impl CallRecorder {
     }
 }
 
+/// The path of a call, which an interceptor does not see otherwise.
+#[derive(Clone)]
+struct Path(String);
+
+fn with_path<B>(mut request: http::Request<B>) -> http::Request<B> {
+    let path = Path(request.uri().path().to_owned());
+    request.extensions_mut().insert(path);
+    request
+}
+
 impl Interceptor for CallRecorder {
     fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
-        let method: &GrpcMethod<'_> = request.extensions().get().unwrap();
-        let package = method.service().split('.').nth(1).unwrap();
-        let call = format!("{package}.{}", method.method());
+        let Path(path) = request.extensions().get().unwrap();
+        let (service, method) = path.trim_start_matches('/').split_once('/').unwrap();
+        let call = format!("{}.{method}", service.split('.').nth(1).unwrap());
         let mut state = self.0.lock().unwrap();
         let rejected = state.rejected.as_ref().filter(|(method, _)| *method == call);
         let mut rejected = rejected.map(|(_, status)| status.clone());

@@ -1,7 +1,12 @@
 //! A whole system in the test process, and its accounts.
+//!
+//! The gateway and the services call each other within the process; with `MICROBLOG_TEST_CALLS=remote`, over the
+//! network, as in separate processes.
+
+use std::{env, future::pending, net::TcpListener};
 
 use clap::Parser as _;
-use microblog_chassis::{Peer, Service, Worker};
+use microblog_chassis::{Peer, Service, Worker, serve};
 use microblog_gateway::{Config, Limits, Peers};
 use microblog_proto::{
     gateway::{self, UserRef, gateway_service_client::GatewayServiceClient, user_ref::Ref},
@@ -68,15 +73,15 @@ impl System {
         for ready in [&user.ready, &relation.ready] {
             eventually("the store is ready", PATIENCE, async || ready().await).await;
         }
-        let user = local(recorder.on(user), jobs, &mut running);
+        let user = peer(recorder.on(user), jobs, &mut running);
         // Calls between services are not recorded.
-        let graph = Peer::local(&relation, &config().chassis);
-        let relation = local(recorder.on(relation), jobs, &mut running);
+        let graph = peer(without_jobs(&relation), jobs, &mut running);
+        let relation = peer(recorder.on(relation), jobs, &mut running);
         let timeline = timeline_service(&store.url("timeline"), flags.timeline, graph).await;
-        let delivery = Peer::local(&timeline, &config().chassis);
-        let timeline = local(recorder.on(timeline), jobs, &mut running);
+        let delivery = peer(without_jobs(&timeline), jobs, &mut running);
+        let timeline = peer(recorder.on(timeline), jobs, &mut running);
         let post = post_service(&store.url("post"), flags.post, Some(delivery)).await;
-        let post = local(recorder.on(post), jobs, &mut running);
+        let post = peer(recorder.on(post), jobs, &mut running);
         let peers = Peers { user, relation, post, timeline };
         let service = gateway_service(&config(), peers.clone(), Worker::ONLY);
         let gateway = local(service, jobs, &mut running);
@@ -264,7 +269,7 @@ pub(crate) async fn post_service(
     microblog_post::service(&config, timeline, Worker::ONLY).await.unwrap()
 }
 
-/// Returns a peer for a service in this process, and starts its jobs.
+/// Returns a peer that calls a service within the process, and starts the service's jobs.
 fn local(mut service: Service, jobs: Jobs, running: &mut JoinSet<()>) -> Peer {
     let background = std::mem::take(&mut service.background);
     if jobs == Jobs::Run {
@@ -273,4 +278,36 @@ fn local(mut service: Service, jobs: Jobs, running: &mut JoinSet<()>) -> Peer {
         }
     }
     Peer::local(&service, &config().chassis)
+}
+
+/// Returns a peer that calls a service in the way that the tests run with, and starts the service's
+/// jobs.
+fn peer(mut service: Service, jobs: Jobs, running: &mut JoinSet<()>) -> Peer {
+    match env::var("MICROBLOG_TEST_CALLS").as_deref() {
+        Err(env::VarError::NotPresent) => local(service, jobs, running),
+        Ok("remote") => {
+            if jobs == Jobs::Rest {
+                service.background.clear();
+            }
+            let config = config().chassis;
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let url = format!("http://{}", listener.local_addr().unwrap());
+            let peer = Peer::remote(&url, &config).unwrap();
+            running
+                .spawn(async move { serve(listener, service, &config, pending()).await.unwrap() });
+            peer
+        }
+        other => panic!("MICROBLOG_TEST_CALLS must be `remote` or not set: {other:?}"),
+    }
+}
+
+/// Returns the same service for other callers.
+fn without_jobs(service: &Service) -> Service {
+    Service {
+        name: service.name,
+        routes: service.routes.clone(),
+        handler: service.handler.clone(),
+        ready: service.ready.clone(),
+        background: Vec::new(),
+    }
 }

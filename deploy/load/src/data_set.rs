@@ -39,6 +39,7 @@ pub(crate) struct Args {
 }
 
 /// A session of an account.
+#[derive(Clone)]
 pub(crate) struct Session {
     pub(crate) account: u64,
     authorization: MetadataValue<Ascii>,
@@ -54,6 +55,7 @@ impl Session {
 }
 
 /// The data set. No list is empty.
+#[derive(Clone)]
 pub(crate) struct DataSet {
     pub(crate) accounts: Vec<u64>,
     /// The followed account of each follow. An account occurs once per follower.

@@ -41,6 +41,11 @@ pub(crate) struct Args {
 }
 
 impl Args {
+    /// Returns the options of a generated graph.
+    pub(crate) fn generated(accounts: u32, following: u32, seed: u64) -> Self {
+        Self { edges: None, accounts, following, seed }
+    }
+
     /// Reads or generates the graph.
     pub(crate) fn graph(&self) -> anyhow::Result<EdgeList> {
         let Self { edges, accounts, following, seed } = self;

@@ -1,6 +1,7 @@
 //! `microblog-load`: measures throughput, latency, CPU time and memory of a microblog deployment.
 
 mod benchmark;
+mod capacity;
 mod child_process;
 mod data_set;
 mod follow_graph;
@@ -37,6 +38,7 @@ enum Command {
     Run(Box<run::Args>),
     Report(report::Args),
     Memory(memory::Args),
+    Capacity(Box<capacity::Args>),
 }
 
 fn main() -> ExitCode {
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
             Command::Run(args) => run::run(*args).await,
             Command::Report(args) => report::run(args).await,
             Command::Memory(args) => memory::run(args).await,
+            Command::Capacity(args) => capacity::run(*args).await,
         }
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

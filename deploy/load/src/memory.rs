@@ -14,10 +14,11 @@ use microblog_local::{
     graph::{self, Target},
 };
 
+pub(crate) use self::report::Step;
 use self::{
     content::Content,
-    readings::Store,
-    report::{Report, Step},
+    readings::{Reading, Store},
+    report::Report,
 };
 use crate::{
     follow_graph,
@@ -60,23 +61,41 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let graph = args.data.graph()?;
     ensure!(graph.names().len() > 0, "the graph has no accounts");
     let (layout, redis) = (Layout::Colocated, Topology::Single);
-    let system = System::start(Setup { layout, threads: Some(1), redis, tls: false }).await?;
-    let connection = system.redis().await?.pop().context("the system has no Redis")?;
-    let mut store = Store::new(connection);
-    let report = measure(&args, &graph, system.urls(), &mut store).await?;
+    let sample =
+        Sample { warm_up: WARM_UP, posts: args.posts, likes: args.likes, comments: args.comments };
+    let system =
+        System::start(Setup { layout, threads: Some(1), redis, tls: false, postgres: false })
+            .await?;
+    let report = measure(sample, &graph, &system).await?;
     print!("{}", report.table());
     write_json(args.json.as_deref(), &report)?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn measure(
-    args: &Args,
+/// What is added to a graph, and before it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sample {
+    /// Accounts that exist before the measurement, with a post, a like and a comment of each.
+    pub(crate) warm_up: u32,
+    /// Of each account.
+    pub(crate) posts: u32,
+    /// Of each post.
+    pub(crate) likes: u32,
+    /// Of each post.
+    pub(crate) comments: u32,
+}
+
+/// Measures a started system with one Redis, to which it adds the accounts and follows of a graph.
+pub(crate) async fn measure(
+    args: Sample,
     graph: &EdgeList,
-    urls: &Urls,
-    store: &mut Store,
+    system: &System,
 ) -> anyhow::Result<Report> {
-    warm_up(urls).await?;
-    let mut steps = Steps { last: store.read_when_quiescent().await?, steps: Vec::new() };
+    let urls = system.urls();
+    let connection = system.redis().await?.pop().context("the system has no Redis")?;
+    let store = &mut Store::new(connection);
+    warm_up(urls, args.warm_up).await?;
+    let mut steps = Steps { last: Reading::read(store, system).await?, steps: Vec::new(), system };
     let target = target(urls);
     let users = graph::users(graph, &target).await?;
     ensure!(users.rejected == 0, "{} accounts were rejected", users.rejected);
@@ -110,9 +129,9 @@ async fn measure(
 
 /// Adds some data of every kind, so that connections, buffers and functions exist before the first
 /// reading.
-async fn warm_up(urls: &Urls) -> anyhow::Result<()> {
-    let edges = (0..WARM_UP).map(|follower| Edge { follower, target: (follower + 1) % WARM_UP });
-    let names = (0..WARM_UP).map(|number| format!("warm_up_{number}"));
+async fn warm_up(urls: &Urls, accounts: u32) -> anyhow::Result<()> {
+    let edges = (0..accounts).map(|follower| Edge { follower, target: (follower + 1) % accounts });
+    let names = (0..accounts).map(|number| format!("warm_up_{number}"));
     let graph = EdgeList::new(names, edges.collect());
     let ids = graph::users(&graph, &target(urls)).await?.ids;
     graph::follows(&graph, &ids, &target(urls)).await?;
@@ -130,7 +149,7 @@ fn target(urls: &Urls) -> Target {
 
 /// Returns the mean length of the home timelines: posts of followed accounts and the reader's own
 /// posts, up to the maximum.
-fn posts_of_homes(graph: &EdgeList, posts_each: u32) -> f64 {
+pub(crate) fn posts_of_homes(graph: &EdgeList, posts_each: u32) -> f64 {
     let mut authors = vec![1_u64; graph.names().len()];
     for edge in &graph.edges {
         authors[edge.follower as usize] += 1;
@@ -140,16 +159,23 @@ fn posts_of_homes(graph: &EdgeList, posts_each: u32) -> f64 {
 }
 
 /// The measured steps and the last reading.
-struct Steps {
-    last: i64,
+struct Steps<'a> {
+    last: Reading,
     steps: Vec<Step>,
+    system: &'a System,
 }
 
-impl Steps {
+impl Steps<'_> {
     /// Ends a step that added `count` entries.
     async fn end(&mut self, what: &str, count: u64, store: &mut Store) -> anyhow::Result<()> {
-        let now = store.read_when_quiescent().await?;
-        self.steps.push(Step { what: what.to_owned(), count, used: now - self.last });
+        let now = Reading::read(store, self.system).await?;
+        self.steps.push(Step {
+            what: what.to_owned(),
+            count,
+            used: now.used - self.last.used,
+            journals: now.journals - self.last.journals,
+            sql: now.sql.zip(self.last.sql).map(|(now, last)| now.since(last)),
+        });
         self.last = now;
         Ok(())
     }

@@ -147,7 +147,13 @@ impl Args {
         let Self { layouts, redis, tls, threads, .. } = self;
         layouts.iter().flat_map(move |&layout| {
             redis.iter().flat_map(move |&redis| {
-                tls.iter().map(move |&tls| Setup { layout, threads: *threads, redis, tls })
+                tls.iter().map(move |&tls| Setup {
+                    layout,
+                    threads: *threads,
+                    redis,
+                    tls,
+                    postgres: false,
+                })
             })
         })
     }

@@ -96,7 +96,7 @@ impl Target {
         match self.start {
             Some(layout) => {
                 let Self { threads, redis, tls, .. } = *self;
-                System::start(Setup { layout, threads, redis, tls }).await
+                System::start(Setup { layout, threads, redis, tls, postgres: false }).await
             }
             None => Ok(System::external(Urls {
                 gateway: self.gateway_url.clone(),

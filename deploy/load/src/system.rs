@@ -2,6 +2,7 @@
 //! It has its URLs and reads its resource usage, and calls only its health service.
 
 mod launch;
+mod postgres;
 mod procfs;
 pub(crate) mod quiescence;
 mod store;
@@ -13,13 +14,14 @@ use anyhow::{Context as _, bail};
 use microblog_keyspace::redis::aio::MultiplexedConnection;
 pub(crate) use microblog_local::launch::{Layout, Urls};
 use microblog_local::remote;
-use microblog_testkit::Files;
+use microblog_testkit::{Files, PostgresServer};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
 use self::store::Store;
 pub(crate) use self::{
     launch::{Setup, Topology},
+    postgres::SqlUsage,
     usage::Usage,
 };
 use crate::child_process::Child;
@@ -36,6 +38,7 @@ pub(crate) struct System {
     // Fields drop in order: clients of Redis first, directories last.
     children: Vec<Child>,
     store: Option<Store>,
+    postgres: Option<PostgresServer>,
     _files: Option<Files>,
     _directory: Option<TempDir>,
 }
@@ -52,6 +55,7 @@ impl System {
             urls: started.urls,
             children: started.children,
             store: Some(started.store),
+            postgres: started.postgres,
             _files: started.files,
             _directory: Some(directory),
         };
@@ -61,7 +65,14 @@ impl System {
 
     /// Returns an external system, whose processes are unknown.
     pub(crate) fn external(urls: Urls) -> Self {
-        Self { urls, children: Vec::new(), store: None, _files: None, _directory: None }
+        Self {
+            urls,
+            children: Vec::new(),
+            store: None,
+            postgres: None,
+            _files: None,
+            _directory: None,
+        }
     }
 
     /// Returns the URLs of its servers.
@@ -101,6 +112,11 @@ impl System {
             redis = Some(usage);
         }
         Ok(Usage { processes: procfs::usage(ids.into_iter())?, redis })
+    }
+
+    /// Returns the usage so far of its own PostgreSQL server, if it has one.
+    pub(crate) fn sql_usage(&self) -> anyhow::Result<Option<SqlUsage>> {
+        self.postgres.as_ref().map(SqlUsage::read).transpose()
     }
 
     /// Waits until all servers serve.
@@ -144,7 +160,7 @@ mod tests {
     use super::*;
 
     async fn started(layout: Layout, redis: Topology, processes: usize) {
-        let setup = Setup { layout, threads: Some(1), redis, tls: false };
+        let setup = Setup { layout, threads: Some(1), redis, tls: false, postgres: false };
         let system = System::start(setup).await.unwrap();
         let directory = system._directory.as_ref().unwrap().path().to_owned();
         let mut redis = system.redis().await.unwrap();
@@ -175,6 +191,21 @@ mod tests {
     #[tokio::test]
     async fn a_system_in_five_processes_on_a_cluster_starts_and_cleans_up() {
         started(Layout::Five, Topology::Cluster, 8).await;
+    }
+
+    #[tokio::test]
+    async fn a_system_with_postgresql_records_there() {
+        let (layout, redis) = (Layout::Colocated, Topology::Single);
+        let setup = Setup { layout, threads: Some(1), redis, tls: false, postgres: true };
+        let system = System::start(setup).await.unwrap();
+        let until = Instant::now() + START;
+        // A position of each partition.
+        while system.sql_usage().unwrap().is_none_or(|usage| usage.rows < 1_024.0) {
+            assert!(Instant::now() < until, "no rows in PostgreSQL");
+            sleep(POLL_INTERVAL).await;
+        }
+        let usage = system.sql_usage().unwrap().unwrap();
+        assert!(usage.bytes > 0.0 && usage.written >= usage.rows && usage.cpu_us > 0.0);
     }
 
     #[tokio::test]

@@ -121,6 +121,32 @@ fn memory_measures_each_kind_of_data() {
 }
 
 #[test]
+fn capacity_computes_from_the_inputs_of_an_earlier_run() {
+    let process = |name: &str| json!({"name": name, "mixed_us": 100, "like_us": 10, "publish_us": 50, "delivery_us": 2});
+    let layout = json!({
+        "layout": "five", "readers": 0.25, "followers": 40, "followers_few": 10,
+        "followers_many": 90, "processes": [process("timeline"), process("redis-server")],
+    });
+    let cost = json!({
+        "measured": 1, "redis_bytes": 100, "sql_rows": 1, "sql_written": 1, "sql_bytes": 200,
+        "sql_us": 50,
+    });
+    let costs = vec![cost; 5];
+    let inputs = json!({"layouts": [layout], "costs": costs, "home_entry_bytes": 20});
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("inputs.json");
+    std::fs::write(&file, json!({"inputs": inputs}).to_string()).unwrap();
+    let file = file.to_str().unwrap();
+    let (text, measured) = measured(&["capacity", "--inputs", file, "--sizes=21600000"]);
+    assert!(text.contains("| operations a second, 10% posts | 3,000 |"), "{text}");
+    assert!(text.contains("| relation: follows | 864 GB |"), "{text}");
+    assert!(text.contains("- Nearest with 21.6 million accounts: "), "{text}");
+    assert_eq!(measured["plans"][0]["accounts"], 21_600_000);
+    let errors = error_of(&["capacity", "--inputs", "/dev/null"]);
+    assert!(errors.contains("cannot read the inputs in /dev/null"), "{errors}");
+}
+
+#[test]
 fn run_reports_an_unreachable_server() {
     let unreachable = "http://127.0.0.1:1";
     let errors =

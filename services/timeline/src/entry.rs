@@ -20,7 +20,7 @@ use microblog_domain::{Partition, PostId, UserId};
 pub(crate) const HOME_RECORD: usize = 20;
 
 /// The size of a user timeline record in bytes.
-pub(crate) const USER_RECORD: usize = 16;
+pub const USER_RECORD: usize = 16;
 
 const ID_BITS: u32 = 53;
 const ID: u64 = (1 << ID_BITS) - 1;

@@ -16,7 +16,7 @@ use microblog_keyspace::key;
 
 /// The number of fan-out streams. They spread over cluster nodes and workers. It must never
 /// decrease: the entries of removed streams would be lost.
-pub(crate) const STREAMS: u16 = 16;
+pub const STREAMS: u16 = 16;
 
 macro_rules! keys {
     ($($name:ident)*) => {

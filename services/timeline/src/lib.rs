@@ -46,9 +46,11 @@ use microblog_proto::timeline::{
 use tonic::service::Routes;
 
 pub use config::{Config, Mode};
-pub use entry::Entry;
+pub use entry::{Entry, USER_RECORD};
 pub use error::Error;
 pub use job::{Job, Kind};
+pub use keys::STREAMS;
+pub use list::HOME_MAX;
 pub use store::{BuildLease, FanoutState, Head, Home, Published, Replacement, Step, Store, Tail};
 
 use crate::{

@@ -10,7 +10,7 @@ use crate::entry::{Entry, newest};
 pub(crate) use page::{Page, PageQuery, VisibleEntry};
 
 /// The maximum length of home and friends timelines.
-pub(crate) const HOME_MAX: usize = 800;
+pub const HOME_MAX: usize = 800;
 
 /// A plain repost is suppressed if one of so many visible entries below it displays the same post.
 const REPOST_WINDOW: usize = 40;

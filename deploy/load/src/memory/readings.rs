@@ -1,12 +1,16 @@
-//! Readings of Redis memory in a quiescent system.
+//! Readings of Redis memory and of SQL in a quiescent system.
 
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use microblog_keyspace::redis::{aio::MultiplexedConnection, cmd};
+use microblog_domain::Partition;
+use microblog_keyspace::redis::{aio::MultiplexedConnection, cmd, pipe};
 use tokio::time;
 
-use crate::{redis_info::Info, system::quiescence};
+use crate::{
+    redis_info::Info,
+    system::{SqlUsage, System, quiescence},
+};
 
 /// Idempotency records, which expire after a day: the only keys with a UUID in their name. Rate
 /// limit keys, which expire after a minute, do not exist because the limits are off.
@@ -22,6 +26,44 @@ const STEADY: Duration = Duration::from_secs(4);
 
 /// Fluctuation of an idle server.
 const FLUCTUATION_BYTES: u64 = 4 << 10;
+
+/// The prefixes of the change journals of a partition.
+const JOURNALS: [&str; 3] = ["user", "rel", "post"];
+
+/// How long no row may be written. A PostgreSQL session reports its rows up to ten seconds after it
+/// becomes idle.
+const RECORDED: Duration = Duration::from_secs(12);
+const RECORDED_POLL: Duration = Duration::from_secs(2);
+
+/// A reading of a system.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reading {
+    /// The memory that Redis uses.
+    pub(super) used: i64,
+    /// The part of it in change journals.
+    pub(super) journals: i64,
+    pub(super) sql: Option<SqlUsage>,
+}
+
+impl Reading {
+    /// Waits until all changes are recorded, if the databases are in a PostgreSQL server, and until the
+    /// memory of Redis is constant.
+    pub(super) async fn read(store: &mut Store, system: &System) -> anyhow::Result<Self> {
+        quiescence::wait_until_quiescent(std::slice::from_mut(&mut store.redis)).await?;
+        let mut sql = system.sql_usage()?;
+        let mut since = Instant::now();
+        while sql.is_some() && since.elapsed() < RECORDED {
+            time::sleep(RECORDED_POLL).await;
+            let now = system.sql_usage()?;
+            if now.map(|now| now.written) != sql.map(|sql| sql.written) {
+                since = Instant::now();
+            }
+            sql = now;
+        }
+        let used = store.read_when_quiescent().await?;
+        Ok(Self { used, journals: store.journals().await?, sql })
+    }
+}
 
 /// An administrator's connection to the Redis of all services.
 pub(super) struct Store {
@@ -53,6 +95,19 @@ impl Store {
             }
         }
         Ok(used)
+    }
+
+    /// Returns the memory of all change journals.
+    async fn journals(&mut self) -> anyhow::Result<i64> {
+        let mut usage = pipe();
+        for partition in Partition::all() {
+            for service in JOURNALS {
+                let key = format!("{service}:{{{partition}}}:journal");
+                usage.cmd("MEMORY").arg("USAGE").arg(key).arg("SAMPLES").arg(0);
+            }
+        }
+        let bytes: Vec<Option<i64>> = usage.query_async(&mut self.redis).await?;
+        Ok(bytes.into_iter().flatten().sum())
     }
 
     /// Deletes expiring keys, so that no step counts them.

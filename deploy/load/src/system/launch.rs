@@ -14,13 +14,16 @@ use microblog_local::{
     tls::Tls,
     up::{DataDir, Software},
 };
-use microblog_testkit::{Authority, Files};
+use microblog_testkit::{Authority, Files, PostgresServer};
 
 use super::store::Store;
 use crate::child_process::Child;
 
 /// The address of all servers, for which their certificate is valid.
 const HOST: &str = "127.0.0.1";
+
+/// Of the roles in a private PostgreSQL server, which trusts every local connection.
+const DATABASE_PASSWORD: &str = "load";
 
 /// Variables of servers in a process of their own, with which `microblog serve` does not start.
 const OF_OTHERS: [&str; 2] = ["MICROBLOG_LISTEN", "MICROBLOG_DATABASE_URL"];
@@ -34,6 +37,8 @@ pub(crate) struct Setup {
     pub(crate) redis: Topology,
     /// TLS everywhere, with client certificates, and signed identities.
     pub(crate) tls: bool,
+    /// A PostgreSQL server of its own, instead of SQLite files.
+    pub(crate) postgres: bool,
 }
 
 /// The topology of Redis.
@@ -50,6 +55,7 @@ pub(super) struct Started {
     pub(super) urls: Urls,
     pub(super) children: Vec<Child>,
     pub(super) store: Store,
+    pub(super) postgres: Option<PostgresServer>,
     /// Certificates and keys.
     pub(super) files: Option<Files>,
 }
@@ -60,6 +66,14 @@ pub(super) async fn start(setup: Setup, directory: &Path) -> anyhow::Result<Star
     let software = Software::find(redis_server.as_deref())?;
     let files = setup.tls.then(certificates);
     let store = Store::start(setup.redis, files.as_ref()).await;
+    let postgres = match setup.postgres {
+        // As in production, unlike in tests.
+        true => Some(PostgresServer::start_with(&["autovacuum=on"]).await),
+        false => None,
+    };
+    if let Some(postgres) = &postgres {
+        postgres.create_roles(DATABASE_PASSWORD);
+    }
     let keys = files.as_ref().map(|files| KeyFile::open(files.path("keys"))).transpose()?;
     let scheme = if files.is_some() { "https" } else { "http" };
     let urls = Ports::free()?.urls_with(scheme, Keys { identity_key_file: keys });
@@ -72,7 +86,7 @@ pub(super) async fn start(setup: Setup, directory: &Path) -> anyhow::Result<Star
     let mut environment =
         DEFAULTS.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
     environment.extend(setup.threads.map(|count| ("MICROBLOG_THREADS".into(), count.to_string())));
-    environment.extend(of_services(&urls, &store, &data)?);
+    environment.extend(of_services(&urls, &store, postgres.as_ref(), &data)?);
     environment.extend(files.as_ref().map(of_tls).into_iter().flatten());
     let processes = match setup.layout {
         Layout::Colocated => vec![("microblog", SERVERS.to_vec())],
@@ -89,7 +103,7 @@ pub(super) async fn start(setup: Setup, directory: &Path) -> anyhow::Result<Star
         Child::start(name, command, directory.join(name).with_extension("log"))
     };
     let children = processes.into_iter().map(child).collect::<anyhow::Result<_>>()?;
-    Ok(Started { urls, children, store, files })
+    Ok(Started { urls, children, store, postgres, files })
 }
 
 /// Makes an authority, a certificate for all servers and clients, and identity keys.
@@ -107,6 +121,7 @@ fn certificates() -> Files {
 fn of_services(
     urls: &Urls,
     store: &Store,
+    postgres: Option<&PostgresServer>,
     data: &DataDir,
 ) -> anyhow::Result<Vec<(String, String)>> {
     let mut variables = Vec::new();
@@ -122,7 +137,11 @@ fn of_services(
             set("REDIS_URL", store.url(server.name()));
         }
         if server.has_database() {
-            set("DATABASE_URL", data.prepare_database(server.name())?);
+            let url = match postgres {
+                Some(postgres) => postgres.url_of(server.name(), DATABASE_PASSWORD),
+                None => data.prepare_database(server.name())?,
+            };
+            set("DATABASE_URL", url);
         }
     }
     Ok(variables)

@@ -23,6 +23,15 @@ pub(super) fn usage<'a>(
     processes.map(|(name, id)| of_process(name, id, ticks)).collect()
 }
 
+/// Returns the CPU time of processes so far. Skips those that have exited: their parent has their
+/// time.
+pub(super) fn cpu_us(processes: &[u32]) -> anyhow::Result<u64> {
+    let stats =
+        processes.iter().filter_map(|id| fs::read_to_string(format!("/proc/{id}/stat")).ok());
+    let ticks: u64 = stats.filter_map(|stat| cpu_ticks(&stat)).sum();
+    Ok(ticks * 1_000_000 / ticks_per_second()?)
+}
+
 fn of_process(name: &str, id: u32, ticks_per_second: u64) -> anyhow::Result<ProcessUsage> {
     let read =
         |file: &str| -> io::Result<String> { fs::read_to_string(format!("/proc/{id}/{file}")) };

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::bail;
 use microblog_domain::Partition;
 use microblog_keyspace::redis::{Pipeline, RedisResult, aio::MultiplexedConnection, pipe};
+use microblog_timeline::STREAMS;
 use tokio::time::{Instant, sleep};
 
 /// Sorted sets of a partition with pending work. Redis deletes them when they are empty.
@@ -16,9 +17,6 @@ const PENDING_KEYS: [&str; 5] = [
     "post:{p}:outbox",
     "post:{p}:pending",
 ];
-
-/// The number of fan-out streams of the timeline service.
-const STREAMS: u16 = 16;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 

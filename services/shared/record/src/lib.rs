@@ -23,7 +23,7 @@ pub use database::{Database, Migration};
 pub use durability::{DurabilityConfig, Level};
 pub use error::{Error, OpenError, RecordError};
 pub use positions::POSITIONS;
-pub use recorder::{Recorded, Recorder};
+pub use recorder::{Recorded, Recorder, WAITING_MAX};
 pub use recovery::{Restore, Source};
 pub use rpc::restore;
 pub use tables::{Replace, Tables, Work, WriteTransaction};

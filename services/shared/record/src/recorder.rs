@@ -43,7 +43,7 @@ const RETAINED: u64 = 100;
 
 /// The most entries of a journal that wait for the database: about 60 bytes each. The oldest ones
 /// beyond are dropped, and the partition is written anew when the database is back.
-const WAITING_MAX: u64 = 20_000;
+pub const WAITING_MAX: u64 = 20_000;
 
 /// How often a step, or a recovery, runs that the database stops for another one.
 const ATTEMPTS_MAX: usize = 5;

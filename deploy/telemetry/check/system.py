@@ -24,6 +24,7 @@ import grpc  # noqa: E402
 # Port offsets of `microblog up`.
 USER, RELATION, POST, TIMELINE, REDIS, PORTS = 1, 2, 3, 4, 9, 10
 CHECK_AVAILABILITY = "/microblog.gateway.v1.GatewayService/CheckAvailability"
+USER_SERVICE = "/microblog.user.v1.UserService/"
 GET_TIMELINE = "/microblog.timeline.v1.TimelineService/GetTimeline"
 # A name, as the first field of a request.
 NAME = b"\x0a\x03zoe"
@@ -186,6 +187,10 @@ def _user(system):
 
     class User(grpc.GenericRpcHandler):
         def service(self, details):
+            # Other methods are UNIMPLEMENTED, such as batches of calls.
+            if not details.method.startswith(USER_SERVICE):
+                return None
+
             def answer(_request, context):
                 if not system.is_user_available:
                     context.abort(grpc.StatusCode.UNAVAILABLE, "injected fault")

@@ -221,13 +221,19 @@ impl Stream for Exchange {
         if closing {
             this.closing = None;
         }
-        this.start_calls(waker)?;
-        let replies = this.poll_replies(waker);
-        if closing || !replies.is_empty() {
-            return Poll::Ready(Some(Ok(ReplyBatch { replies, closing })));
+        loop {
+            this.start_calls(waker)?;
+            let replies = this.poll_replies(waker);
+            if closing || !replies.is_empty() {
+                return Poll::Ready(Some(Ok(ReplyBatch { replies, closing })));
+            }
+            // A cancelled call that ended, without a reply, made room for one that waits.
+            if !this.waiting.is_empty() && this.running.len() < this.running_max {
+                continue;
+            }
+            let is_end = this.incoming.is_none() && this.running.is_empty();
+            return if is_end { Poll::Ready(None) } else { Poll::Pending };
         }
-        let is_end = this.incoming.is_none() && this.waiting.is_empty() && this.running.is_empty();
-        if is_end { Poll::Ready(None) } else { Poll::Pending }
     }
 }
 

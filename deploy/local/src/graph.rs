@@ -166,16 +166,29 @@ async fn send(
 ) -> Result<ImportFollowsResponse, Status> {
     let mut outcome = ImportFollowsResponse::default();
     for follows in partition.chunks(FOLLOWS_PER_CALL) {
-        let response = remote::retry(async || {
-            let message = ImportFollowsRequest { follows: follows.to_vec() };
-            let request = remote::request(message, CALL_TIMEOUT);
-            let mut client = RelationServiceClient::new(channel.clone());
-            Ok(client.import_follows(request).await?.into_inner())
-        });
-        outcome = sum(outcome, response.await?);
+        let response = loop {
+            match import_follows(channel, follows).await {
+                // However long: the database records more slowly than follows are imported.
+                Err(status) if remote::reason(&status) == "OVERLOADED" => {}
+                response => break response?,
+            }
+        };
+        outcome = sum(outcome, response);
         progress.add(follows.len() as u64);
     }
     Ok(outcome)
+}
+
+async fn import_follows(
+    channel: &SignedChannel,
+    follows: &[Follow],
+) -> Result<ImportFollowsResponse, Status> {
+    remote::retry(async || {
+        let message = ImportFollowsRequest { follows: follows.to_vec() };
+        let request = remote::request(message, CALL_TIMEOUT);
+        Ok(RelationServiceClient::new(channel.clone()).import_follows(request).await?.into_inner())
+    })
+    .await
 }
 
 fn sum(a: ImportFollowsResponse, b: ImportFollowsResponse) -> ImportFollowsResponse {

@@ -36,9 +36,11 @@
 //! whether the other account is on their followers list, to find inverse edges without a source
 //! edge.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
+use microblog_domain::{Partition, UserId};
 use microblog_keyspace::Error as StoreError;
+use microblog_record::WAITING_MAX;
 
 use crate::{
     error::Error,
@@ -109,7 +111,8 @@ impl EdgeSaga {
         Ok(State::of(false, results.first().is_some_and(|result| result.is_follower)))
     }
 
-    /// Follows accounts in bulk. Keeps the order of each follower's follows.
+    /// Follows accounts in bulk. Keeps the order of each follower's follows. Rejects the rest while
+    /// the database is behind, so that no journal exceeds its limit.
     pub async fn import(&self, follows: Vec<Edge>) -> Result<ImportResult, Error> {
         let mut imported = ImportResult::default();
         let mut seen = HashSet::with_capacity(follows.len());
@@ -129,6 +132,7 @@ impl EdgeSaga {
             let mut in_this_round = HashSet::new();
             let (round, later): (Vec<_>, Vec<_>) =
                 groups.into_iter().partition(|group| in_this_round.insert(group.user));
+            self.check_recorder(&round).await?;
             let mut results = self.store.follow(&round).await?;
             let completed = self.finish(&results, true).await?;
             let rejected: HashSet<Edge> = completed.rejected.into_iter().collect();
@@ -139,6 +143,15 @@ impl EdgeSaga {
             groups = later;
         }
         Ok(imported)
+    }
+
+    /// Rejects an import while many changes of its partitions wait for the database.
+    async fn check_recorder(&self, follows: &[Targets]) -> Result<(), Error> {
+        let of = |group: &Targets| group.targets.clone().into_iter().chain([group.user]);
+        let accounts = follows.iter().flat_map(of);
+        let partitions: BTreeSet<Partition> = accounts.map(UserId::partition).collect();
+        let longest = self.store.longest_journal(&partitions).await?;
+        if longest > WAITING_MAX / 2 { Err(Error::RecorderBehind) } else { Ok(()) }
     }
 
     /// Deletes edges on behalf of either side, and also where the source edge does not exist, so

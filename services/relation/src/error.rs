@@ -36,6 +36,9 @@ pub enum Error {
     /// One account is deleted.
     #[error("no such account")]
     Forgotten,
+    /// The database records more slowly than follows are imported.
+    #[error("the database is behind: too many changes wait for it; repeat the import later")]
+    RecorderBehind,
     /// Redis failed.
     #[error("redis failed")]
     Store(#[from] keyspace::Error),
@@ -63,6 +66,7 @@ impl From<Error> for Status {
             Error::BlockedByTarget => (Code::PermissionDenied, ErrorReason::BlockedByTarget),
             Error::TargetBlocked => (Code::FailedPrecondition, ErrorReason::TargetBlocked),
             Error::Forgotten => (Code::NotFound, ErrorReason::UserNotFound),
+            Error::RecorderBehind => (Code::ResourceExhausted, ErrorReason::Overloaded),
             Error::Store(store) => return store.into(),
         };
         status::with_reason(code, reason, text)

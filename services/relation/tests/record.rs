@@ -14,6 +14,7 @@ use microblog_proto::{
     common::{ErrorReason, RestoreSource},
     relation::{self as pb, EdgeList},
 };
+use microblog_record::WAITING_MAX;
 use microblog_testkit::{Topology, eventually, redis};
 use sqlx::{AnyConnection, Connection as _};
 use support::{
@@ -105,6 +106,44 @@ async fn changes_wait_while_the_database_is_away() {
     let expected = [((FOLLOWS, id(1), id(2)), false), ((FOLLOWS, id(1), id(3)), true)];
     database.has(&expected).await;
     assert_eq!(database.edges().await, expected.into_iter().collect(), "the end is kept");
+}
+
+/// Otherwise a long import would exceed the limit of journals, and partitions would be recovered.
+#[tokio::test]
+async fn an_import_waits_for_the_database() {
+    const CALL: u64 = 2_000;
+    let database = Database::postgres().await;
+    let system = System::start_with(Topology::Single, &[&database.flag()]).await;
+    system.follow(id(2), id(1)).await.unwrap();
+    database.has(&[((FOLLOWS, id(2), id(1)), true)]).await;
+    let Database::Postgres(server) = &database else { unreachable!() };
+    server.kill();
+    let import = async |call: u64| {
+        let followers = 3 + call * CALL..3 + (call + 1) * CALL;
+        let follow = |n| pb::Follow { follower_id: id(n), target_id: id(1) };
+        let request = pb::ImportFollowsRequest { follows: followers.map(follow).collect() };
+        system.client.clone().import_follows(request).await
+    };
+    let mut calls = 0;
+    let rejection = loop {
+        match import(calls).await {
+            Ok(_) => calls += 1,
+            Err(rejection) => break rejection,
+        }
+    };
+    assert_eq!(reason_of(&rejection), Some(ErrorReason::Overloaded), "{rejection:?}");
+    let imported = calls * CALL;
+    assert!((WAITING_MAX / 2..WAITING_MAX).contains(&imported), "{imported}");
+    // Calls of people go on.
+    system.follow(id(2), id(3)).await.unwrap();
+    server.restart().await;
+    eventually("the import goes on", PATIENCE, async || import(calls).await.is_ok()).await;
+    let all = imported + CALL + 2;
+    eventually("all follows are recorded", PATIENCE, async || {
+        database.edges().await.len() as u64 == all
+    })
+    .await;
+    assert_eq!(system.counts(id(1)).await.1, all - 1);
 }
 
 #[tokio::test]

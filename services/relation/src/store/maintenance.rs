@@ -1,5 +1,7 @@
 //! Data of background jobs: the outbox, account deletions, and the index of users for `Verify`.
 
+use std::collections::BTreeSet;
+
 use microblog_domain::{Partition, Repairs, UserId};
 use microblog_keyspace::{
     AccountDeletions, Batch, Call, Error, Outbox, decode,
@@ -63,6 +65,17 @@ const DELETIONS: AccountDeletions = AccountDeletions {
 };
 
 impl Store {
+    /// Returns the number of entries of the longest journal of some partitions. Recorded entries are
+    /// removed from it, but for some hundred.
+    pub async fn longest_journal(&self, partitions: &BTreeSet<Partition>) -> Result<u64, Error> {
+        let mut batch = Batch::with_capacity(partitions.len());
+        for &partition in partitions {
+            batch.query(partition, cmd("XLEN").arg(keys::journal(partition)).take());
+        }
+        let lengths = self.keyspace.send(batch).await?.into_iter().map(decode::<u64>);
+        lengths.collect::<Result<Vec<_>, _>>().map(|all| all.into_iter().max().unwrap_or_default())
+    }
+
     /// Returns a page of the outbox of each of some partitions, from a rank on, with the versions of
     /// the changes. `None` stands for a malformed entry.
     pub async fn outbox_page(

@@ -64,7 +64,7 @@ pub(crate) struct FanoutWorkers {
     store: Store,
     fanout: Fanout,
     permits: Arc<Semaphore>,
-    /// Ids of steps of which a failure was logged.
+    /// Steps of which a failure was logged.
     logged: Arc<Mutex<HashSet<String>>>,
     metrics: Metrics,
 }
@@ -181,7 +181,7 @@ impl FanoutWorkers {
         if logged.len() >= LOGGED_MAX {
             logged.clear();
         }
-        logged.insert(step.id().to_owned())
+        logged.insert(step.key())
     }
 
     // Renews the claim on a step until it is dropped. Ignores errors: the step then fails too, or

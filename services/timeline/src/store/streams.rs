@@ -185,6 +185,11 @@ impl Step {
         &self.id
     }
 
+    /// Returns the stream and the entry id, which is unique in its stream only.
+    pub(crate) fn key(&self) -> String {
+        format!("{} {}", self.stream, self.id)
+    }
+
     // Later steps of a job have newer entry ids, so the enqueue time is in the job.
     fn added_ms(&self) -> Option<u64> {
         let job = self.job.as_ref().map(|job| job.added_ms).filter(|&added_ms| added_ms > 0);

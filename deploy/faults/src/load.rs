@@ -86,6 +86,13 @@ impl Load {
         eventually(&what, PROGRESS, failed).await;
     }
 
+    /// Waits until this many calls had an unknown outcome since an earlier moment of the log.
+    pub(crate) async fn unknown(&self, count: usize, since: usize) {
+        let what = format!("{count} calls have an unknown outcome");
+        let unknown = async || self.shared.log.unknown(since) >= count;
+        eventually(&what, PROGRESS, unknown).await;
+    }
+
     /// Stops the clients once each has completed its call.
     pub(crate) async fn stop(&mut self) -> Result<()> {
         self.order.send_replace(Order::Stop);

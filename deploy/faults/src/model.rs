@@ -138,6 +138,16 @@ impl Model {
         self.ids.get(what).copied()
     }
 
+    /// Returns the name and the id of an account that exists.
+    pub(crate) fn some_account(&self) -> Option<(String, u64)> {
+        self.subjects().find_map(|subject| match subject {
+            Subject::Account(name) if self.certain(subject) == Some(present()) => {
+                Some((name.clone(), self.id(name)?))
+            }
+            _ => None,
+        })
+    }
+
     /// Notes that a call succeeded which this block forbids, if it is there.
     pub(crate) fn ignore(&mut self, block: Subject) {
         if self.certain(&block) == Some(present()) {

@@ -19,9 +19,9 @@ pub(crate) enum Status {
 /// A row of the table.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Row {
-    pub(crate) fault: &'static str,
+    pub(crate) fault: String,
     pub(crate) setup: Setup,
-    pub(crate) injected: &'static str,
+    pub(crate) injected: String,
     /// What was seen of the fault.
     pub(crate) bite: String,
     pub(crate) checked: String,

@@ -50,9 +50,9 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args) -> Result<ExitCode> {
     let mut faults = faults::all();
     for name in &args.only {
-        ensure!(faults.iter().any(|fault| fault.name == name), "there is no fault `{name}`");
+        ensure!(faults.iter().any(|fault| fault.name == *name), "there is no fault `{name}`");
     }
-    faults.retain(|fault| args.only.is_empty() || args.only.iter().any(|it| it == fault.name));
+    faults.retain(|fault| args.only.is_empty() || args.only.contains(&fault.name));
     for fault in &mut faults {
         fault.setups.retain(|setup| args.layout.is_none_or(|layout| layout == setup.layout));
     }
@@ -87,9 +87,9 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
 async fn trial(fault: &Fault, setup: Setup, args: &Args) -> Row {
     let began = Instant::now();
     let mut row = Row {
-        fault: fault.name,
+        fault: fault.name.clone(),
         setup,
-        injected: fault.injected,
+        injected: fault.injected.clone(),
         bite: String::new(),
         checked: String::new(),
         status: Status::Failed,

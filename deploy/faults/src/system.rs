@@ -3,25 +3,34 @@
 mod commands;
 mod database;
 mod files;
+mod network;
 mod redis;
 
-use std::cell::RefCell;
+use std::{cell::RefCell, process::ExitStatus, time::Duration};
 
 use anyhow::Context as _;
 use clap::ValueEnum;
 use microblog_local::launch::{self, Layout, Ports, Urls, program};
 use microblog_testkit::Process;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use serde::Serialize;
 use tempfile::TempDir;
 
 pub(crate) use self::{
     database::{Database, DatabaseKind},
     files::Copy,
+    network::{DELAY, Passage, Proxy},
     redis::{Redis, StoreKind, erase},
 };
 
 /// Longer than any write of a server that nobody waits for any more, in milliseconds.
 pub(crate) const WRITE_BUDGET_MS: u64 = 2_000;
+
+/// A server drains for two seconds, and completes the calls that it has.
+const STOPPED: Duration = Duration::from_secs(30);
 
 /// When writes are acknowledged (`--durability`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
@@ -74,12 +83,28 @@ struct Server {
     process: RefCell<Option<Process>>,
 }
 
+impl Server {
+    fn start(&self) -> anyhow::Result<()> {
+        let path = program(self.name)?;
+        let path = path.to_str().context("the program's path is not UTF-8")?;
+        let args: Vec<&str> = self.args.iter().map(String::as_str).collect();
+        let environment: Vec<(&str, &str)> =
+            self.environment.iter().map(|(name, value)| (&**name, &**value)).collect();
+        let process = Process::spawn_command(self.port, path, &args, &environment);
+        *self.process.borrow_mut() = Some(process);
+        Ok(())
+    }
+}
+
 /// A running system. Dropping it stops its processes and deletes its data.
 pub(crate) struct System {
     pub(crate) redis: Redis,
     pub(crate) database: Database,
     urls: Urls,
     servers: Vec<Server>,
+    /// Between the servers, and between each and its Redis if that is a single server. None if all
+    /// are in one process.
+    proxies: Vec<Proxy>,
     /// The names and logs of servers that were stopped.
     logs: RefCell<Vec<(&'static str, String)>>,
     _directory: TempDir,
@@ -92,9 +117,9 @@ impl System {
         let ports = Ports::free()?;
         let redis = Redis::start(setup, directory.path(), ports).await?;
         let database = Database::start(setup.database, directory.path()).await?;
-        let servers = match setup.layout {
-            Layout::Colocated => launcher(&database, directory.path(), ports)?,
-            Layout::Five => separate(&redis, &database, ports)?,
+        let (servers, proxies) = match setup.layout {
+            Layout::Colocated => (launcher(&database, directory.path(), ports)?, Vec::new()),
+            Layout::Five => separate(&redis, &database, ports).await?,
         };
         let level = format!("{:?}", setup.level).to_lowercase();
         let mut system = Self {
@@ -102,6 +127,7 @@ impl System {
             database,
             urls: ports.urls(),
             servers,
+            proxies,
             logs: RefCell::default(),
             _directory: directory,
         };
@@ -127,15 +153,7 @@ impl System {
 
     /// Starts all servers, and waits until they are SERVING.
     async fn start_servers(&self) -> anyhow::Result<()> {
-        for server in &self.servers {
-            let path = program(server.name)?;
-            let path = path.to_str().context("the program's path is not UTF-8")?;
-            let args: Vec<&str> = server.args.iter().map(String::as_str).collect();
-            let environment: Vec<(&str, &str)> =
-                server.environment.iter().map(|(name, value)| (&**name, &**value)).collect();
-            let process = Process::spawn_command(server.port, path, &args, &environment);
-            *server.process.borrow_mut() = Some(process);
-        }
+        self.servers.iter().try_for_each(Server::start)?;
         self.wait_until_serving().await;
         Ok(())
     }
@@ -174,12 +192,61 @@ impl System {
 
     /// Kills all servers (SIGKILL).
     fn kill_servers(&self) {
-        for server in &self.servers {
-            if let Some(process) = server.process.borrow_mut().take() {
-                process.kill9();
-                self.logs.borrow_mut().push((server.name, process.log()));
-            }
+        self.servers.iter().for_each(|server| self.kill(server));
+    }
+
+    fn kill(&self, server: &Server) {
+        if let Some(process) = server.process.borrow_mut().take() {
+            process.kill9();
+            self.logs.borrow_mut().push((server.name, process.log()));
         }
+    }
+
+    /// Kills a server (SIGKILL), by the name of its program.
+    pub(crate) fn kill_server(&self, name: &str) -> anyhow::Result<()> {
+        self.kill(self.server(name)?);
+        Ok(())
+    }
+
+    /// Stops a server (SIGTERM). Returns how it exited.
+    pub(crate) async fn stop_server(&self, name: &str) -> anyhow::Result<ExitStatus> {
+        let process = self.server(name)?.process.take().context("the server does not run")?;
+        process.terminate();
+        let status = process.ended(STOPPED).await;
+        self.logs.borrow_mut().push((self.server(name)?.name, process.log()));
+        Ok(status)
+    }
+
+    /// Starts a server that was killed or stopped, and waits until all are SERVING.
+    pub(crate) async fn start_server(&self, name: &str) -> anyhow::Result<()> {
+        self.server(name)?.start()?;
+        self.wait_until_serving().await;
+        Ok(())
+    }
+
+    /// Sends a signal to a server.
+    pub(crate) fn signal_server(&self, name: &str, signal: Signal) -> anyhow::Result<()> {
+        let process = self.server(name)?.process.borrow();
+        let id = process.as_ref().context("the server does not run")?.id();
+        Ok(kill(Pid::from_raw(id.try_into()?), signal)?)
+    }
+
+    /// Returns the names of the servers' programs, callees first.
+    pub(crate) fn server_names(&self) -> Vec<&'static str> {
+        self.servers.iter().map(|server| server.name).collect()
+    }
+
+    fn server(&self, name: &str) -> anyhow::Result<&Server> {
+        let found = self.servers.iter().find(|server| server.name == name);
+        found.with_context(|| format!("there is no server {name}"))
+    }
+
+    /// Returns the proxies of a caller, or of all, to a callee.
+    pub(crate) fn proxies(&self, caller: Option<&str>, callee: &str) -> Vec<&Proxy> {
+        let is_one = |proxy: &&Proxy| {
+            proxy.callee == callee && caller.is_none_or(|caller| caller == proxy.caller)
+        };
+        self.proxies.iter().filter(is_one).collect()
     }
 
     /// Returns how many lines of the logs have a text.
@@ -222,33 +289,44 @@ fn launcher(
     }])
 }
 
-/// A process for each service.
-fn separate(redis: &Redis, database: &Database, ports: Ports) -> anyhow::Result<Vec<Server>> {
-    let Urls { user, relation, post, timeline, .. } = &ports.urls();
-    let flag = |service: &str, url: &str| format!("--{service}-url={url}");
-    let all = [("user", user), ("relation", relation), ("post", post), ("timeline", timeline)];
-    let to = |names: &[&str]| -> Vec<String> {
-        let peers = all.iter().filter(|(name, _)| names.contains(name));
-        peers.map(|(name, url)| flag(name, url)).collect()
-    };
-    let gateway = to(&["user", "relation", "post", "timeline"]);
-    let mut servers = Vec::new();
-    for (service, name, offset, peers) in [
-        ("user", "microblog-user", 1, Vec::new()),
-        ("relation", "microblog-relation", 2, Vec::new()),
-        ("timeline", "microblog-timeline", 4, to(&["relation", "post"])),
-        ("post", "microblog-post", 3, to(&["timeline"])),
-        ("gateway", "microblog-gateway", 0, gateway),
+/// A process for each service, with proxies between them.
+async fn separate(
+    redis: &Redis,
+    database: &Database,
+    ports: Ports,
+) -> anyhow::Result<(Vec<Server>, Vec<Proxy>)> {
+    let (mut servers, mut proxies) = (Vec::new(), Vec::new());
+    for (caller, name, offset, callees) in [
+        ("user", "microblog-user", 1, &[][..]),
+        ("relation", "microblog-relation", 2, &[]),
+        ("timeline", "microblog-timeline", 4, &[("relation", 2), ("post", 3)]),
+        ("post", "microblog-post", 3, &[("timeline", 4)]),
+        (
+            "gateway",
+            "microblog-gateway",
+            0,
+            &[("user", 1), ("relation", 2), ("post", 3), ("timeline", 4)],
+        ),
     ] {
         let port = ports.at(offset);
         let mut args = vec![format!("--listen=127.0.0.1:{port}")];
-        args.extend(peers);
+        for &(callee, offset) in callees {
+            let proxy = Proxy::start(caller, callee, ports.at(offset)).await?;
+            args.push(format!("--{callee}-url=http://127.0.0.1:{}", proxy.port()));
+            proxies.push(proxy);
+        }
         let mut environment =
-            vec![("MICROBLOG_DATABASE_URL".to_owned(), database.url(service).unwrap_or_default())];
-        if service != "gateway" {
-            environment.push(("MICROBLOG_REDIS_URL".to_owned(), redis.url(service)?));
+            vec![("MICROBLOG_DATABASE_URL".to_owned(), database.url(caller).unwrap_or_default())];
+        if caller != "gateway" {
+            let mut url = redis.url(caller)?;
+            if let Redis::Single(server) = redis {
+                let proxy = Proxy::start(caller, "redis", server.port()).await?;
+                url = url.replace(&format!(":{}", server.port()), &format!(":{}", proxy.port()));
+                proxies.push(proxy);
+            }
+            environment.push(("MICROBLOG_REDIS_URL".to_owned(), url));
         }
         servers.push(Server { name, port, args, environment, process: RefCell::default() });
     }
-    Ok(servers)
+    Ok((servers, proxies))
 }

@@ -15,9 +15,9 @@ use crate::{
 
 /// A fault of the table.
 pub(crate) struct Fault {
-    pub(crate) name: &'static str,
+    pub(crate) name: String,
     /// How it is injected and healed.
-    pub(crate) injected: &'static str,
+    pub(crate) injected: String,
     /// What must be seen, or the trial is void.
     pub(crate) bites: &'static str,
     pub(crate) setups: Vec<Setup>,
@@ -25,7 +25,20 @@ pub(crate) struct Fault {
 }
 
 /// Injects a fault and heals it. Returns what was seen of it.
-pub(crate) type Inject = for<'a> fn(&'a mut Trial) -> LocalBoxFuture<'a, Result<Bite>>;
+pub(crate) type Inject = Box<dyn for<'a> Fn(&'a mut Trial) -> LocalBoxFuture<'a, Result<Bite>>>;
+
+impl Fault {
+    pub(crate) fn new(
+        name: impl Into<String>,
+        injected: impl Into<String>,
+        bites: &'static str,
+        setups: Vec<Setup>,
+        inject: impl for<'a> Fn(&'a mut Trial) -> LocalBoxFuture<'a, Result<Bite>> + 'static,
+    ) -> Self {
+        let inject = Box::new(inject);
+        Self { name: name.into(), injected: injected.into(), bites, setups, inject }
+    }
+}
 
 /// What was seen of a fault.
 pub(crate) enum Bite {

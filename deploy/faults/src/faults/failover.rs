@@ -72,7 +72,8 @@ pub(super) async fn before_trim(trial: &mut Trial) -> Result<Bite> {
     recorded(trial).await
 }
 
-fn database(trial: &Trial) -> Result<&PostgresServer> {
+/// Returns the PostgreSQL of a setup that has it.
+pub(super) fn database(trial: &Trial) -> Result<&PostgresServer> {
     trial.system.database.server().context("the setup has no PostgreSQL")
 }
 
@@ -106,7 +107,7 @@ async fn fail_over(trial: &Trial) -> Result<()> {
 }
 
 /// Returns whether a server has a role. While the role changes, connections are closed.
-async fn has_role(server: &RedisServer, role: &str) -> bool {
+pub(super) async fn has_role(server: &RedisServer, role: &str) -> bool {
     let Ok(mut connection) = server.connect().await else { return false };
     let info = cmd("INFO").arg("replication").query_async(&mut connection).await;
     info.is_ok_and(|info: String| info.contains(&format!("role:{role}")))

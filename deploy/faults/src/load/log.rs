@@ -1,6 +1,6 @@
 //! The log of all calls.
 
-use std::{cell::RefCell, fmt};
+use std::{cell::RefCell, fmt, time::Duration};
 
 use crate::clock::Millis;
 
@@ -59,6 +59,12 @@ impl Log {
     pub(crate) fn unknown(&self, since: usize) -> usize {
         let entries = self.0.borrow();
         entries[since..].iter().filter(|it| matches!(it.outcome, Outcome::Unknown(_))).count()
+    }
+
+    /// Returns how many calls took longer, from an entry on.
+    pub(crate) fn longer_than(&self, time: Duration, since: usize) -> usize {
+        let is_longer = |it: &&Entry| u128::from(it.ended - it.began) > time.as_millis();
+        self.0.borrow()[since..].iter().filter(is_longer).count()
     }
 }
 

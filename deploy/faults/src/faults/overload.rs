@@ -1,0 +1,100 @@
+//! More calls or connections than usual.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use futures::{StreamExt as _, stream};
+use microblog_local::remote;
+use microblog_proto::gateway::{
+    LoginRequest, ViewHomeRequest, gateway_service_client::GatewayServiceClient,
+};
+use microblog_testkit::redis::cmd;
+use tokio::{
+    io::AsyncWriteExt as _,
+    net::TcpStream,
+    time::{interval, sleep},
+};
+use tonic::Code;
+
+use super::redis_server::only;
+use crate::{
+    load::PASSWORD,
+    trial::{Bite, Trial},
+};
+
+const CONNECTIONS: usize = 2_500;
+const INTERVAL: Duration = Duration::from_millis(2);
+/// The start of HTTP/2, and the start of a frame that never ends.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\x12\x04";
+
+const READERS: usize = 2_000;
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Connections to the gateway are opened and dropped.
+pub(super) async fn connections_dropped(trial: &mut Trial) -> Result<Bite> {
+    trial.before().await;
+    let since = trial.load.shared.log.len();
+    let gateway = trial.system.urls().gateway.clone();
+    let address = gateway.trim_start_matches("http://");
+    let mut ticks = interval(INTERVAL);
+    let mut opened = 0;
+    for number in 0..CONNECTIONS {
+        ticks.tick().await;
+        let Ok(mut connection) = TcpStream::connect(address).await else { continue };
+        opened += 1;
+        if number % 2 == 0 {
+            // The server may have closed it.
+            let _ = connection.write_all(PREFACE).await;
+        }
+    }
+    trial.after().await;
+    let unknown = trial.load.shared.log.unknown(since);
+    let seen = format!("{opened} opened connections, {unknown} unknown outcomes");
+    Ok(Bite::seen_if(opened > CONNECTIONS / 2, seen))
+}
+
+/// Many calls read one home timeline at once, which no cache has. The clients do not write meanwhile.
+pub(super) async fn cold_timeline(trial: &mut Trial) -> Result<Bite> {
+    trial.before().await;
+    trial.load.stop().await?;
+    let (name, id) = trial.load.shared.model.borrow().some_account().context("no account")?;
+    let mut gateway = GatewayServiceClient::new(remote::channel(&trial.system.urls().gateway)?);
+    let login =
+        LoginRequest { login: format!("{name}@example.org"), password: PASSWORD.to_owned() };
+    let token = gateway.login(remote::request(login, TIMEOUT)).await?.into_inner().token;
+    let mut connection = only(trial)?.admin().await;
+    let pattern = format!("tl:*:home:{id}");
+    let keys: Vec<String> = cmd("KEYS").arg(pattern).query_async(&mut connection).await?;
+    if !keys.is_empty() {
+        cmd("UNLINK").arg(keys).exec_async(&mut connection).await?;
+    }
+    let read = |_| {
+        let (mut gateway, token) = (gateway.clone(), token.clone());
+        async move {
+            loop {
+                let mut request = remote::request(ViewHomeRequest::default(), TIMEOUT);
+                let bearer = format!("Bearer {token}").parse()?;
+                request.metadata_mut().insert("authorization", bearer);
+                match gateway.view_home(request).await {
+                    Ok(page) => {
+                        let posts = page.into_inner().posts.into_iter();
+                        let ids = posts.filter_map(|viewed| Some(viewed.post?.id));
+                        return anyhow::Ok(ids.collect::<Vec<u64>>());
+                    }
+                    Err(status) if status.code() == Code::ResourceExhausted => {
+                        sleep(INTERVAL).await;
+                    }
+                    Err(status) => return Err(status.into()),
+                }
+            }
+        }
+    };
+    let mut pages = stream::iter(0..READERS).map(read).buffer_unordered(READERS);
+    let mut found: BTreeMap<Vec<u64>, usize> = BTreeMap::new();
+    while let Some(page) = pages.next().await {
+        *found.entry(page?).or_default() += 1;
+    }
+    ensure!(found.len() == 1, "one timeline is read as {found:?}");
+    let posts = found.keys().next().map_or(0, Vec::len);
+    Ok(Bite::seen_if(posts > 0, format!("{READERS} equal pages of {posts} posts")))
+}

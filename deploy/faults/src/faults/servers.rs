@@ -1,0 +1,72 @@
+//! Faults of our own servers.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use microblog_testkit::{PATIENCE, eventually, redis::cmd};
+use nix::sys::signal::Signal;
+use tokio::time::sleep;
+
+use super::redis_server::only;
+use crate::trial::{Bite, Trial};
+
+/// Longer than all timeouts of calls between servers.
+const FROZEN: Duration = Duration::from_secs(10);
+/// Calls that fail meanwhile.
+const FAILED: usize = 10;
+
+/// A server is killed (SIGKILL) and starts again.
+pub(super) async fn killed(trial: &mut Trial, program: &str) -> Result<Bite> {
+    trial.before().await;
+    let since = trial.load.shared.log.len();
+    trial.system.kill_server(program)?;
+    let missed = missed(trial, program, since).await?;
+    trial.system.start_server(program).await?;
+    trial.after().await;
+    Ok(Bite::Seen(missed))
+}
+
+/// A server stops for some time (SIGSTOP), and goes on.
+pub(super) async fn frozen(trial: &mut Trial, program: &str) -> Result<Bite> {
+    trial.before().await;
+    let since = trial.load.shared.log.len();
+    trial.system.signal_server(program, Signal::SIGSTOP)?;
+    sleep(FROZEN).await;
+    let missed = missed(trial, program, since).await?;
+    trial.system.signal_server(program, Signal::SIGCONT)?;
+    trial.after().await;
+    Ok(Bite::Seen(missed))
+}
+
+/// Each server is stopped (SIGTERM) and started again, callees first.
+pub(super) async fn restarted(trial: &mut Trial) -> Result<Bite> {
+    trial.before().await;
+    let since = trial.load.shared.log.len();
+    let programs = trial.system.server_names();
+    for program in &programs {
+        let status = trial.system.stop_server(program).await?;
+        ensure!(status.success(), "{program} exits with {status} after SIGTERM");
+        trial.system.start_server(program).await?;
+        trial.after().await;
+    }
+    let unknown = trial.load.shared.log.unknown(since);
+    Ok(Bite::Seen(format!("{} drained servers, {unknown} unknown outcomes", programs.len())))
+}
+
+/// Waits until the server is missed, and returns by what. No write waits for the timeline service:
+/// the post service keeps what it has to deliver.
+async fn missed(trial: &Trial, program: &str, since: usize) -> Result<String> {
+    if program != "microblog-timeline" {
+        trial.load.unknown(FAILED, since).await;
+        return Ok(format!("{} unknown outcomes", trial.load.shared.log.unknown(since)));
+    }
+    let mut connection = only(trial)?.admin().await;
+    let mut outboxes = 0;
+    eventually("posts wait for their delivery", PATIENCE, async || {
+        let keys = cmd("KEYS").arg("post:*:outbox").query_async(&mut connection).await;
+        outboxes = keys.map_or(0, |keys: Vec<String>| keys.len());
+        outboxes > 0
+    })
+    .await;
+    Ok(format!("posts of {outboxes} partitions that wait for their delivery"))
+}

@@ -133,14 +133,14 @@ fn server_faults() -> Vec<Fault> {
     for service in ["gateway", "user", "relation", "post", "timeline"] {
         let bites = if service == "timeline" { "posts wait for delivery" } else { "failed calls" };
         faults.push(Fault::new(
-            format!("kill-{service}"),
+            format!("{service}-killed"),
             format!("{service} is killed (SIGKILL), and starts again"),
             bites,
             five(),
             move |trial| Box::pin(servers::killed(trial, program(service))),
         ));
         faults.push(Fault::new(
-            format!("freeze-{service}"),
+            format!("{service}-frozen"),
             format!("{service} stops for 10 s (SIGSTOP), and goes on"),
             bites,
             five(),
@@ -148,14 +148,14 @@ fn server_faults() -> Vec<Fault> {
         ));
     }
     faults.push(Fault::new(
-        "kill-all",
+        "all-killed",
         "`microblog up` is killed with all its servers and Redis, and starts again",
         "failed calls",
         vec![Setup::one(Level::Recorded)],
         |trial| Box::pin(servers::killed(trial, "microblog")),
     ));
     faults.push(Fault::new(
-        "restart-all",
+        "all-restarted",
         "each server is stopped (SIGTERM) and started again, one after the other",
         "all exit with 0",
         vec![
@@ -187,7 +187,7 @@ fn network_faults() -> Vec<Fault> {
     };
     for service in ["user", "relation", "post", "timeline"] {
         add(
-            format!("cut-{service}-redis"),
+            format!("{service}-redis-cut"),
             format!("nothing passes between {service} and Redis for 10 s"),
             Some(service),
             "redis",
@@ -202,7 +202,7 @@ fn network_faults() -> Vec<Fault> {
         ("timeline", "relation"),
     ] {
         add(
-            format!("cut-{caller}-{callee}"),
+            format!("{caller}-{callee}-cut"),
             format!("nothing passes between {caller} and {callee} for 10 s"),
             Some(caller),
             callee,
@@ -211,7 +211,7 @@ fn network_faults() -> Vec<Fault> {
     }
     for (caller, callee) in [("relation", "redis"), ("post", "redis"), ("gateway", "post")] {
         add(
-            format!("no-replies-{caller}-{callee}"),
+            format!("{caller}-{callee}-one-way"),
             format!("no replies pass from {callee} to {caller} for 10 s"),
             Some(caller),
             callee,
@@ -219,7 +219,7 @@ fn network_faults() -> Vec<Fault> {
         );
     }
     add(
-        "slow-redis".to_owned(),
+        "redis-slow".to_owned(),
         "each message from and to Redis takes 100 ms longer for 10 s".to_owned(),
         None,
         "redis",

@@ -9,6 +9,7 @@ use std::{rc::Rc, time::Duration};
 use anyhow::Result;
 use tokio::time::{Instant, sleep};
 
+pub(crate) use self::read_back::{as_viewer, login};
 use self::{invariants::Findings, read_back::World};
 use crate::{load::Shared, model::Loss};
 

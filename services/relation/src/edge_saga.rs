@@ -147,8 +147,8 @@ impl EdgeSaga {
 
     /// Rejects an import while many changes of its partitions wait for the database.
     async fn check_recorder(&self, follows: &[Targets]) -> Result<(), Error> {
-        let of = |group: &Targets| group.targets.clone().into_iter().chain([group.user]);
-        let accounts = follows.iter().flat_map(of);
+        let accounts =
+            follows.iter().flat_map(|group| group.targets.iter().copied().chain([group.user]));
         let partitions: BTreeSet<Partition> = accounts.map(UserId::partition).collect();
         let longest = self.store.longest_journal(&partitions).await?;
         if longest > WAITING_MAX / 2 { Err(Error::RecorderBehind) } else { Ok(()) }

@@ -89,7 +89,7 @@ async fn account(mut gateway: Gateway, name: String) -> Result<Option<(String, A
         answer => answer.map_err(|status| failed("ViewUser", &status))?.into_inner(),
     };
     let (user, counts) = (view.user.unwrap_or_default(), view.counts.unwrap_or_default());
-    let token = login(&mut gateway, &name).await?;
+    let token = login(&gateway, &name).await?;
     let of = || by_name(&name);
     let following = pages("ViewFollowing", async |page_token| {
         let request =
@@ -193,7 +193,8 @@ async fn pages<T>(
     }
 }
 
-async fn login(gateway: &mut Gateway, name: &str) -> Result<String> {
+/// Logs in, and returns the token.
+pub(crate) async fn login(gateway: &Gateway, name: &str) -> Result<String> {
     let login = format!("{name}@example.org");
     let call = || {
         let (login, password) = (login.clone(), PASSWORD.to_owned());
@@ -204,7 +205,8 @@ async fn login(gateway: &mut Gateway, name: &str) -> Result<String> {
     Ok(answer.into_inner().token)
 }
 
-fn as_viewer<T>(token: &str, message: T) -> Result<Request<T>, Status> {
+/// Returns a request of a viewer.
+pub(crate) fn as_viewer<T>(token: &str, message: T) -> Result<Request<T>, Status> {
     let mut request = remote::request(message, TIMEOUT);
     let bearer = format!("Bearer {token}").parse();
     let bearer = bearer.map_err(|_| Status::invalid_argument("the token is not ASCII"))?;

@@ -2,11 +2,33 @@
 
 use anyhow::{Result, ensure};
 
-use super::redis_loss::lose_and_restore;
-use crate::trial::{Bite, Trial};
+use super::{one_and_five, redis_loss::lose_and_restore};
+use crate::trial::{Bite, Fault, Trial};
+
+/// Returns these faults.
+pub(super) fn all() -> Vec<Fault> {
+    vec![
+        Fault::new(
+            "redis-old-copy",
+            "the files of Redis are copied under load; later Redis is killed, and starts \
+             with the copy",
+            "lost changes are found",
+            one_and_five(),
+            |trial| Box::pin(old_redis(trial)),
+        ),
+        Fault::new(
+            "database-old-copy",
+            "a copy of the database of earlier is put back; once it is written anew, all \
+             data of Redis are lost; `microblog restore`",
+            "the copy is older; STORES_MISMATCHED",
+            one_and_five(),
+            |trial| Box::pin(old_database(trial)),
+        ),
+    ]
+}
 
 /// Redis starts with an older copy of its files, and settles itself.
-pub(super) async fn old_redis(trial: &mut Trial) -> Result<Bite> {
+async fn old_redis(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
     let copy = trial.system.redis.copy()?;
     trial.meanwhile().await;
@@ -24,7 +46,7 @@ pub(super) async fn old_redis(trial: &mut Trial) -> Result<Bite> {
 
 /// The database is replaced by an older copy, and is written anew from Redis: Redis can then be
 /// restored from it.
-pub(super) async fn old_database(trial: &mut Trial) -> Result<Bite> {
+async fn old_database(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
     let copy = trial.system.copy_database().await?;
     trial.meanwhile().await;

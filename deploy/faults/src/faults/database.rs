@@ -1,20 +1,51 @@
 //! Faults of PostgreSQL, which keeps its data.
 
-use std::time::Duration;
+use anyhow::{Context as _, Result};
+use microblog_testkit::PostgresServer;
 
-use anyhow::Result;
-use tokio::time::sleep;
-
-use super::failover::database;
-use crate::trial::{Bite, Trial};
+use super::{five, repeatedly};
+use crate::trial::{Bite, Fault, Trial};
 
 /// Calls that fail meanwhile.
 const FAILED: usize = 20;
 const REPEATED: usize = 20;
-const PAUSE: Duration = Duration::from_millis(200);
+
+/// Returns these faults.
+pub(super) fn all() -> Vec<Fault> {
+    vec![
+        Fault::new(
+            "database-killed",
+            "PostgreSQL is killed (SIGKILL), and starts again",
+            "NOT_RECORDED",
+            five(),
+            |trial| Box::pin(killed(trial)),
+        ),
+        Fault::new(
+            "database-frozen",
+            "PostgreSQL stops (SIGSTOP), and goes on",
+            "NOT_RECORDED",
+            five(),
+            |trial| Box::pin(frozen(trial)),
+        ),
+        Fault::new(
+            "database-disconnects",
+            "PostgreSQL ends all connections, twenty times in 4 s",
+            "ended connections",
+            five(),
+            |trial| Box::pin(disconnected(trial)),
+        ),
+        Fault::new(
+            "database-read-only",
+            "PostgreSQL accepts no writes, as with a full disk, and accepts them again",
+            "NOT_RECORDED",
+            five(),
+            |trial| Box::pin(read_only(trial)),
+        ),
+    ]
+}
 
 /// It is killed (SIGKILL), and starts again once calls have failed.
-pub(super) async fn killed(trial: &mut Trial) -> Result<Bite> {
+async fn killed(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
     let since = trial.load.shared.log.len();
     database(trial)?.kill();
@@ -24,7 +55,7 @@ pub(super) async fn killed(trial: &mut Trial) -> Result<Bite> {
 }
 
 /// It stops (SIGSTOP), and goes on once calls have failed.
-pub(super) async fn frozen(trial: &mut Trial) -> Result<Bite> {
+async fn frozen(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
     let since = trial.load.shared.log.len();
     database(trial)?.pause();
@@ -34,16 +65,12 @@ pub(super) async fn frozen(trial: &mut Trial) -> Result<Bite> {
 }
 
 /// It ends all connections again and again.
-pub(super) async fn disconnected(trial: &mut Trial) -> Result<Bite> {
+async fn disconnected(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
     let since = trial.load.shared.log.len();
     let terminate = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
                      WHERE usename IN ('user', 'relation', 'post')";
-    let mut ended = 0;
-    for _ in 0..REPEATED {
-        ended += database(trial)?.sql(terminate).parse::<u64>()?;
-        sleep(PAUSE).await;
-    }
+    let ended = repeatedly(REPEATED, async || Ok(database(trial)?.sql(terminate).parse()?)).await?;
     trial.after().await;
     let unknown = trial.load.shared.log.unknown(since);
     let seen = format!("{ended} ended connections, {unknown} unknown outcomes");
@@ -51,7 +78,7 @@ pub(super) async fn disconnected(trial: &mut Trial) -> Result<Bite> {
 }
 
 /// It accepts no writes, as when its disk is full.
-pub(super) async fn read_only(trial: &mut Trial) -> Result<Bite> {
+async fn read_only(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
     let since = trial.load.shared.log.len();
     set_read_only(trial, true)?;
@@ -71,4 +98,9 @@ async fn end(trial: &Trial, since: usize) -> Result<Bite> {
     trial.after().await;
     let rejected = trial.load.shared.log.count("NOT_RECORDED", since);
     Ok(Bite::Seen(format!("{rejected} calls NOT_RECORDED")))
+}
+
+/// Returns the PostgreSQL of a setup that has it.
+pub(super) fn database(trial: &Trial) -> Result<&PostgresServer> {
+    trial.system.database.server().context("the setup has no PostgreSQL")
 }

@@ -1,12 +1,14 @@
 //! Failovers to a replica that lacks acknowledged writes.
 
-use anyhow::{Context as _, Result};
-use microblog_testkit::{PATIENCE, PostgresServer, RedisServer, eventually, redis::cmd};
+use anyhow::Result;
+use microblog_testkit::{PATIENCE, RedisServer, eventually, redis::cmd};
 
+use super::database::database;
 use crate::{
     clock,
     model::Since,
-    trial::{Bite, Trial},
+    system::{Level, Setup, StoreKind},
+    trial::{Bite, Fault, Trial},
 };
 
 /// Calls that fail meanwhile, where none can be acknowledged.
@@ -14,8 +16,54 @@ const FAILED: usize = 20;
 
 const SCHEMAS: [&str; 3] = ["\"user\"", "relation", "post"];
 
+/// Returns these faults.
+pub(super) fn all() -> Vec<Fault> {
+    let setups = |level| {
+        vec![Setup::five(StoreKind::Sentinel, level), Setup::five(StoreKind::Cluster, level)]
+    };
+    vec![
+        Fault::new(
+            "failover-local",
+            "the database stops, and a primary is cut off from its replica; after more \
+             writes it is killed, and the replica is promoted",
+            "a failover; acknowledged writes after the cut are lost",
+            setups(Level::Local),
+            |trial| Box::pin(unrecorded(trial)),
+        ),
+        Fault::new(
+            "failover-replicated",
+            "a primary is cut off from its replica and killed later, and the replica is \
+             promoted",
+            "a failover; NOT_REPLICATED",
+            setups(Level::Replicated),
+            |trial| Box::pin(replicated(trial)),
+        ),
+        Fault::new(
+            "failover-recorded",
+            "as failover-replicated",
+            "a failover; RECOVERING",
+            setups(Level::Recorded),
+            |trial| Box::pin(recorded(trial)),
+        ),
+        Fault::new(
+            "failover-before-commit",
+            "as failover-recorded, while another transaction locks the positions",
+            "a failover; NOT_RECORDED",
+            vec![Setup::five(StoreKind::Sentinel, Level::Recorded)],
+            |trial| Box::pin(before_commit(trial)),
+        ),
+        Fault::new(
+            "failover-before-trim",
+            "as failover-recorded, while the services may not trim journals",
+            "a failover; RECOVERING; rejected XTRIM",
+            vec![Setup::five(StoreKind::Sentinel, Level::Recorded)],
+            |trial| Box::pin(before_trim(trial)),
+        ),
+    ]
+}
+
 /// At the level `local`, with a database that has stopped: what the replica lacks is lost.
-pub(super) async fn unrecorded(trial: &mut Trial) -> Result<Bite> {
+async fn unrecorded(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
     database(trial)?.pause();
     let cut_at = clock::now();
@@ -29,7 +77,7 @@ pub(super) async fn unrecorded(trial: &mut Trial) -> Result<Bite> {
 }
 
 /// At the level `replicated`: nothing is acknowledged that the replica lacks.
-pub(super) async fn replicated(trial: &mut Trial) -> Result<Bite> {
+async fn replicated(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
     let since = trial.load.shared.log.len();
     cut(trial).await?;
@@ -39,7 +87,7 @@ pub(super) async fn replicated(trial: &mut Trial) -> Result<Bite> {
 }
 
 /// At the level `recorded`: the database has what the replica lacks.
-pub(super) async fn recorded(trial: &mut Trial) -> Result<Bite> {
+async fn recorded(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
     let since = trial.load.shared.log.len();
     cut(trial).await?;
@@ -49,7 +97,7 @@ pub(super) async fn recorded(trial: &mut Trial) -> Result<Bite> {
 }
 
 /// The recorder waits for a lock, with changes that only the old primary has.
-pub(super) async fn before_commit(trial: &mut Trial) -> Result<Bite> {
+async fn before_commit(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
     let since = trial.load.shared.log.len();
     let tables = SCHEMAS.map(|schema| format!("{schema}.journal_positions"));
@@ -62,7 +110,7 @@ pub(super) async fn before_commit(trial: &mut Trial) -> Result<Bite> {
 }
 
 /// The recorder has committed, and cannot trim the journals.
-pub(super) async fn before_trim(trial: &mut Trial) -> Result<Bite> {
+async fn before_trim(trial: &mut Trial) -> Result<Bite> {
     let (primary, _) = trial.system.redis.pair()?;
     for user in ["user", "relation", "post"] {
         let mut rule = cmd("ACL");
@@ -70,11 +118,6 @@ pub(super) async fn before_trim(trial: &mut Trial) -> Result<Bite> {
         rule.exec_async(&mut primary.admin().await).await?;
     }
     recorded(trial).await
-}
-
-/// Returns the PostgreSQL of a setup that has it.
-pub(super) fn database(trial: &Trial) -> Result<&PostgresServer> {
-    trial.system.database.server().context("the setup has no PostgreSQL")
 }
 
 /// Cuts a replica off from its primary.

@@ -1,46 +1,86 @@
 //! Faults of the timelines' cache and of the fan-out streams.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
 
 use anyhow::Result;
 use microblog_testkit::{
-    PATIENCE, RedisServer, eventually,
+    PATIENCE, eventually,
     redis::{Value, aio::MultiplexedConnection, cmd},
 };
-use tokio::time::sleep;
 
-use super::redis_server::only;
-use crate::trial::{Bite, Trial};
+use super::{five, repeatedly};
+use crate::trial::{Bite, Fault, Trial};
 
 const STREAMS: u16 = 16;
 const GROUP: &str = "fanout";
 const REPEATED: usize = 10;
-const PAUSE: Duration = Duration::from_millis(200);
 /// Jobs that are delivered again before a trial ends.
 const COPIES: usize = 20;
 
+/// Returns these faults.
+pub(super) fn all() -> Vec<Fault> {
+    vec![
+        Fault::new(
+            "timelines-lost",
+            "all cached timelines are deleted, ten times in 2 s",
+            "deleted timelines",
+            five(),
+            |trial| Box::pin(timelines_lost(trial)),
+        ),
+        Fault::new(
+            "jobs-repeated",
+            "fan-out jobs are added twice more, late and in another order",
+            "added jobs",
+            five(),
+            |trial| Box::pin(jobs_repeated(trial)),
+        ),
+        Fault::new(
+            "jobs-poisoned",
+            "entries that are no jobs are added to all fan-out streams",
+            "entries that stay pending",
+            five(),
+            |trial| Box::pin(poisoned(trial)),
+        ),
+        Fault::new(
+            "groups-lost",
+            "the consumer groups of fan-out are deleted, ten times in 2 s",
+            "groups that were created again",
+            five(),
+            |trial| Box::pin(groups_lost(trial)),
+        ),
+        Fault::new(
+            "streams-lost",
+            "the fan-out streams are deleted with their jobs, ten times in 2 s",
+            "streams that were created again",
+            five(),
+            |trial| Box::pin(streams_lost(trial)),
+        ),
+    ]
+}
+
 /// All cached timelines are deleted again and again.
-pub(super) async fn timelines_lost(trial: &mut Trial) -> Result<Bite> {
+async fn timelines_lost(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
-    let mut connection = only(trial)?.admin().await;
-    let mut deleted = 0;
-    for _ in 0..REPEATED {
+    let mut connection = trial.system.redis.single()?.admin().await;
+    let deleted = repeatedly(REPEATED, async || {
+        let mut deleted = 0;
         for pattern in ["tl:*:home:*", "tl:*:pulls:*", "tl:*:user:*"] {
             let keys: Vec<String> = cmd("KEYS").arg(pattern).query_async(&mut connection).await?;
             if !keys.is_empty() {
                 deleted += cmd("UNLINK").arg(keys).query_async::<u64>(&mut connection).await?;
             }
         }
-        sleep(PAUSE).await;
-    }
+        Ok(deleted)
+    })
+    .await?;
     trial.after().await;
     Ok(Bite::seen_if(deleted > 0, format!("{deleted} deleted timelines")))
 }
 
 /// Jobs are added again: each up to twice, late, and in another order.
-pub(super) async fn jobs_repeated(trial: &mut Trial) -> Result<Bite> {
+async fn jobs_repeated(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
-    let mut connection = only(trial)?.admin().await;
+    let mut connection = trial.system.redis.single()?.admin().await;
     let mut seen: BTreeSet<Vec<u8>> = BTreeSet::new();
     let mut jobs: Vec<(String, Vec<u8>)> = Vec::new();
     // A worker deletes a job within milliseconds.
@@ -64,9 +104,9 @@ pub(super) async fn jobs_repeated(trial: &mut Trial) -> Result<Bite> {
 }
 
 /// Entries that are no jobs are added to all streams.
-pub(super) async fn poisoned(trial: &mut Trial) -> Result<Bite> {
+async fn poisoned(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
-    let mut connection = only(trial)?.admin().await;
+    let mut connection = trial.system.redis.single()?.admin().await;
     for stream in streams() {
         for (field, value) in [("job", "\u{7f}no job"), ("other", "field")] {
             let mut add = cmd("XADD");
@@ -86,38 +126,43 @@ pub(super) async fn poisoned(trial: &mut Trial) -> Result<Bite> {
 }
 
 /// The consumer groups are deleted, with what was pending.
-pub(super) async fn groups_lost(trial: &mut Trial) -> Result<Bite> {
+async fn groups_lost(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
-    let server = only(trial)?;
-    let mut connection = server.admin().await;
-    let mut deleted = 0;
-    for _ in 0..REPEATED {
+    let mut connection = trial.system.redis.single()?.admin().await;
+    let deleted = repeatedly(REPEATED, async || {
+        let mut deleted = 0;
         for stream in streams() {
             let mut destroy = cmd("XGROUP");
             destroy.arg("DESTROY").arg(&stream).arg(GROUP);
             deleted += destroy.query_async::<u64>(&mut connection).await.unwrap_or_default();
         }
-        sleep(PAUSE).await;
-    }
-    trial.after().await;
-    eventually("all groups exist again", PATIENCE, async || groups(server).await == STREAMS).await;
-    Ok(Bite::seen_if(deleted > u64::from(STREAMS), format!("{deleted} deleted groups")))
+        Ok(deleted)
+    });
+    let deleted = deleted.await?;
+    created_again(trial, deleted, "groups").await
 }
 
 /// The streams are deleted, with their jobs.
-pub(super) async fn streams_lost(trial: &mut Trial) -> Result<Bite> {
+async fn streams_lost(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
-    let server = only(trial)?;
-    let mut connection = server.admin().await;
-    let mut deleted = 0;
-    for _ in 0..REPEATED {
+    let mut connection = trial.system.redis.single()?.admin().await;
+    let deleted = repeatedly(REPEATED, async || {
         let streams: Vec<String> = streams().collect();
-        deleted += cmd("UNLINK").arg(streams).query_async::<u64>(&mut connection).await?;
-        sleep(PAUSE).await;
-    }
+        Ok(cmd("UNLINK").arg(streams).query_async(&mut connection).await?)
+    });
+    let deleted = deleted.await?;
+    created_again(trial, deleted, "streams").await
+}
+
+/// Waits until all groups exist again. More must have been deleted than there are.
+async fn created_again(trial: &Trial, deleted: u64, what: &str) -> Result<Bite> {
     trial.after().await;
-    eventually("all groups exist again", PATIENCE, async || groups(server).await == STREAMS).await;
-    Ok(Bite::seen_if(deleted > u64::from(STREAMS), format!("{deleted} deleted streams")))
+    let mut connection = trial.system.redis.single()?.admin().await;
+    eventually("all groups exist again", PATIENCE, async || {
+        groups(&mut connection).await == STREAMS
+    })
+    .await;
+    Ok(Bite::seen_if(deleted > u64::from(STREAMS), format!("{deleted} deleted {what}")))
 }
 
 fn streams() -> impl Iterator<Item = String> {
@@ -132,11 +177,10 @@ async fn entries(connection: &mut MultiplexedConnection, stream: &str) -> Vec<Ve
 }
 
 /// Returns how many streams have their group.
-async fn groups(server: &RedisServer) -> u16 {
-    let mut connection = server.admin().await;
+async fn groups(connection: &mut MultiplexedConnection) -> u16 {
     let mut found = 0;
     for stream in streams() {
-        let info = cmd("XINFO").arg("GROUPS").arg(stream).query_async(&mut connection).await;
+        let info = cmd("XINFO").arg("GROUPS").arg(stream).query_async(connection).await;
         let groups: Vec<Value> = info.unwrap_or_default();
         found += u16::from(!groups.is_empty());
     }

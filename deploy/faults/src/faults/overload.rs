@@ -5,9 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use anyhow::{Context as _, Result, ensure};
 use futures::{StreamExt as _, stream};
 use microblog_local::remote;
-use microblog_proto::gateway::{
-    LoginRequest, ViewHomeRequest, gateway_service_client::GatewayServiceClient,
-};
+use microblog_proto::gateway::{ViewHomeRequest, gateway_service_client::GatewayServiceClient};
 use microblog_testkit::redis::cmd;
 use tokio::{
     io::AsyncWriteExt as _,
@@ -16,10 +14,11 @@ use tokio::{
 };
 use tonic::Code;
 
-use super::redis_server::only;
+use super::five;
 use crate::{
-    load::PASSWORD,
-    trial::{Bite, Trial},
+    check::{as_viewer, login},
+    system::{Level, Setup, StoreKind},
+    trial::{Bite, Fault, Trial},
 };
 
 const CONNECTIONS: usize = 2_500;
@@ -28,10 +27,30 @@ const INTERVAL: Duration = Duration::from_millis(2);
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\x12\x04";
 
 const READERS: usize = 2_000;
-const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Returns these faults.
+pub(super) fn all() -> Vec<Fault> {
+    let setups = || vec![Setup::one(Level::Local), Setup::five(StoreKind::Single, Level::Recorded)];
+    vec![
+        Fault::new(
+            "connections-dropped",
+            "2,500 connections to the gateway are opened and dropped in 5 s, some amid a request",
+            "opened connections",
+            setups(),
+            |trial| Box::pin(connections_dropped(trial)),
+        ),
+        Fault::new(
+            "cold-timeline",
+            "2,000 calls at once read one home timeline that is not cached",
+            "pages, all of them equal",
+            five(),
+            |trial| Box::pin(cold_timeline(trial)),
+        ),
+    ]
+}
 
 /// Connections to the gateway are opened and dropped.
-pub(super) async fn connections_dropped(trial: &mut Trial) -> Result<Bite> {
+async fn connections_dropped(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
     let since = trial.load.shared.log.len();
     let gateway = trial.system.urls().gateway.clone();
@@ -54,15 +73,13 @@ pub(super) async fn connections_dropped(trial: &mut Trial) -> Result<Bite> {
 }
 
 /// Many calls read one home timeline at once, which no cache has. The clients do not write meanwhile.
-pub(super) async fn cold_timeline(trial: &mut Trial) -> Result<Bite> {
+async fn cold_timeline(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
     trial.load.stop().await?;
     let (name, id) = trial.load.shared.model.borrow().some_account().context("no account")?;
-    let mut gateway = GatewayServiceClient::new(remote::channel(&trial.system.urls().gateway)?);
-    let login =
-        LoginRequest { login: format!("{name}@example.org"), password: PASSWORD.to_owned() };
-    let token = gateway.login(remote::request(login, TIMEOUT)).await?.into_inner().token;
-    let mut connection = only(trial)?.admin().await;
+    let gateway = GatewayServiceClient::new(remote::channel(&trial.system.urls().gateway)?);
+    let token = login(&gateway, &name).await?;
+    let mut connection = trial.system.redis.single()?.admin().await;
     let pattern = format!("tl:*:home:{id}");
     let keys: Vec<String> = cmd("KEYS").arg(pattern).query_async(&mut connection).await?;
     if !keys.is_empty() {
@@ -72,9 +89,7 @@ pub(super) async fn cold_timeline(trial: &mut Trial) -> Result<Bite> {
         let (mut gateway, token) = (gateway.clone(), token.clone());
         async move {
             loop {
-                let mut request = remote::request(ViewHomeRequest::default(), TIMEOUT);
-                let bearer = format!("Bearer {token}").parse()?;
-                request.metadata_mut().insert("authorization", bearer);
+                let request = as_viewer(&token, ViewHomeRequest::default())?;
                 match gateway.view_home(request).await {
                     Ok(page) => {
                         let posts = page.into_inner().posts.into_iter();

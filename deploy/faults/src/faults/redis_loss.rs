@@ -5,12 +5,32 @@ use anyhow::Result;
 use crate::{
     clock,
     model::Since,
-    system::{Level, erase},
-    trial::{Bite, Trial},
+    system::{Level, Setup, StoreKind, erase},
+    trial::{Bite, Fault, Trial},
 };
 
+/// Returns these faults.
+pub(super) fn all() -> Vec<Fault> {
+    vec![
+        Fault::new(
+            "redis-lost",
+            "Redis is killed, its files are deleted, it starts empty; `microblog restore`",
+            "STORES_MISMATCHED",
+            vec![Setup::one(Level::Recorded), Setup::five(StoreKind::Cluster, Level::Recorded)],
+            |trial| Box::pin(lost(trial)),
+        ),
+        Fault::new(
+            "redis-lost-local",
+            "as redis-lost, and the database is behind",
+            "STORES_MISMATCHED; only writes after the printed times are lost, and some are",
+            vec![Setup::one(Level::Local), Setup::five(StoreKind::Single, Level::Local)],
+            |trial| Box::pin(lost(trial)),
+        ),
+    ]
+}
+
 /// Redis loses all data under load, and is restored from the database.
-pub(super) async fn lost(trial: &mut Trial) -> Result<Bite> {
+async fn lost(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
     lose_and_restore(trial).await
 }

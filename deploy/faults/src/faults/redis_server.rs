@@ -3,21 +3,17 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, ensure};
-use microblog_testkit::{
-    PATIENCE, RedisServer, eventually,
-    redis::{Value, aio::MultiplexedConnection, cmd},
-};
-use tokio::{task::spawn_blocking, time::sleep};
+use anyhow::{Context as _, Result};
+use microblog_testkit::redis::{Value, aio::MultiplexedConnection, cmd};
+use tokio::time::sleep;
 
-use super::{failover::has_role, seen_calls};
+use super::{five, one_and_five, repeatedly, seen_calls};
 use crate::{
-    system::Redis,
-    trial::{Bite, Trial},
+    system::{Level, Setup, StoreKind},
+    trial::{Bite, Fault, Trial},
 };
 
 /// Longer than all timeouts of commands.
@@ -27,12 +23,69 @@ const FAILED: usize = 20;
 /// Less than the last second of writes, and not the end of one.
 const CUT_BYTES: u64 = 10_001;
 const REPEATED: usize = 20;
-const PAUSE: Duration = Duration::from_millis(200);
-/// Some hundred of the partitions.
-const SLOTS: u32 = 2_000;
+/// Those that a system has: one of each service.
+const LIBRARIES: u64 = 4;
+
+/// Returns these faults.
+pub(super) fn all() -> Vec<Fault> {
+    vec![
+        Fault::new(
+            "redis-killed",
+            "Redis is killed (SIGKILL), and starts again with its data",
+            "failed calls",
+            one_and_five(),
+            |trial| Box::pin(killed(trial)),
+        ),
+        Fault::new(
+            "redis-killed-fsync",
+            "as redis-killed, with `appendfsync always`",
+            "failed calls",
+            vec![Setup::five(StoreKind::Single, Level::Local)],
+            |trial| Box::pin(killed_with_fsync(trial)),
+        ),
+        Fault::new(
+            "redis-frozen",
+            "Redis stops for 10 s (SIGSTOP), and goes on",
+            "failed calls",
+            five(),
+            |trial| Box::pin(frozen(trial)),
+        ),
+        Fault::new(
+            "redis-truncated",
+            "Redis is killed, and starts with the end of its append-only file cut off",
+            "lost changes are found",
+            one_and_five(),
+            |trial| Box::pin(truncated(trial)),
+        ),
+        Fault::new(
+            "redis-full",
+            "Redis reaches `maxmemory`, which is raised later",
+            "STORE_FULL",
+            five(),
+            |trial| Box::pin(full(trial)),
+        ),
+        Fault::new(
+            "redis-disconnects",
+            "Redis closes all connections, twenty times in 4 s",
+            "closed connections",
+            vec![
+                Setup::five(StoreKind::Single, Level::Recorded),
+                Setup::five(StoreKind::Cluster, Level::Recorded),
+            ],
+            |trial| Box::pin(disconnected(trial)),
+        ),
+        Fault::new(
+            "redis-functions-lost",
+            "all functions are deleted, twenty times in 4 s",
+            "libraries that were loaded again",
+            five(),
+            |trial| Box::pin(without_functions(trial)),
+        ),
+    ]
+}
 
 /// It is killed (SIGKILL), and starts again with its data.
-pub(super) async fn killed(trial: &mut Trial) -> Result<Bite> {
+async fn killed(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
     let since = trial.load.shared.log.len();
     trial.system.redis.kill_and_change(|_| Ok(())).await?;
@@ -41,26 +94,26 @@ pub(super) async fn killed(trial: &mut Trial) -> Result<Bite> {
 }
 
 /// As [`killed`], with each write on the disk before its reply.
-pub(super) async fn killed_with_fsync(trial: &mut Trial) -> Result<Bite> {
-    let mut connection = only(trial)?.admin().await;
+async fn killed_with_fsync(trial: &mut Trial) -> Result<Bite> {
+    let mut connection = trial.system.redis.single()?.admin().await;
     let mut set = cmd("CONFIG");
     set.arg("SET").arg("appendfsync").arg("always").exec_async(&mut connection).await?;
     killed(trial).await
 }
 
 /// It stops for some time (SIGSTOP), and goes on.
-pub(super) async fn frozen(trial: &mut Trial) -> Result<Bite> {
+async fn frozen(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
     let since = trial.load.shared.log.len();
-    only(trial)?.pause();
+    trial.system.redis.single()?.pause();
     sleep(FROZEN).await;
-    only(trial)?.resume();
+    trial.system.redis.single()?.resume();
     trial.after().await;
     Ok(seen_calls(trial, since))
 }
 
 /// It is killed, and loses the end of its append-only file, from the middle of a transaction on.
-pub(super) async fn truncated(trial: &mut Trial) -> Result<Bite> {
+async fn truncated(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
     trial.system.redis.kill_and_change(truncate).await?;
     trial.after().await;
@@ -80,10 +133,10 @@ fn truncate(directory: &Path) -> Result<()> {
 }
 
 /// It reaches its memory limit, which is raised later.
-pub(super) async fn full(trial: &mut Trial) -> Result<Bite> {
+async fn full(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
     let since = trial.load.shared.log.len();
-    let mut connection = only(trial)?.admin().await;
+    let mut connection = trial.system.redis.single()?.admin().await;
     let limit = async |connection: &mut MultiplexedConnection, bytes: u64| {
         cmd("CONFIG").arg("SET").arg("maxmemory").arg(bytes).exec_async(connection).await
     };
@@ -96,18 +149,19 @@ pub(super) async fn full(trial: &mut Trial) -> Result<Bite> {
 }
 
 /// It closes all connections again and again.
-pub(super) async fn disconnected(trial: &mut Trial) -> Result<Bite> {
+async fn disconnected(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
     let since = trial.load.shared.log.len();
-    let mut closed = 0;
-    for _ in 0..REPEATED {
+    let closed = repeatedly(REPEATED, async || {
+        let mut closed = 0;
         for server in trial.system.redis.servers() {
             let mut kill = cmd("CLIENT");
             kill.arg("KILL").arg("TYPE").arg("normal").arg("SKIPME").arg("yes");
             closed += kill.query_async::<u64>(&mut server.admin().await).await?;
         }
-        sleep(PAUSE).await;
-    }
+        Ok(closed)
+    })
+    .await?;
     trial.after().await;
     let unknown = trial.load.shared.log.unknown(since);
     let seen = format!("{closed} closed connections, {unknown} unknown outcomes");
@@ -115,81 +169,16 @@ pub(super) async fn disconnected(trial: &mut Trial) -> Result<Bite> {
 }
 
 /// All function libraries are deleted again and again.
-pub(super) async fn without_functions(trial: &mut Trial) -> Result<Bite> {
+async fn without_functions(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
-    let mut flushed = 0;
-    for _ in 0..REPEATED {
-        let mut connection = only(trial)?.admin().await;
+    let flushed = repeatedly(REPEATED, async || {
+        let mut connection = trial.system.redis.single()?.admin().await;
         let libraries: Vec<Value> =
             cmd("FUNCTION").arg("LIST").query_async(&mut connection).await?;
-        flushed += libraries.len();
         cmd("FUNCTION").arg("FLUSH").arg("SYNC").exec_async(&mut connection).await?;
-        sleep(PAUSE).await;
-    }
+        Ok(libraries.len() as u64)
+    })
+    .await?;
     trial.after().await;
-    Ok(Bite::seen_if(flushed > 4, format!("{flushed} deleted libraries")))
-}
-
-/// The replicas of a cluster become its primaries, one after the other, without a failure.
-pub(super) async fn failed_over_as_planned(trial: &mut Trial) -> Result<Bite> {
-    trial.before().await;
-    let since = trial.load.shared.log.len();
-    let nodes = trial.system.redis.servers();
-    let replicas = &nodes[nodes.len() / 2..];
-    for replica in replicas {
-        cmd("CLUSTER").arg("FAILOVER").exec_async(&mut replica.admin().await).await?;
-        eventually("the replica is the primary", PATIENCE, async || {
-            has_role(replica, "master").await
-        })
-        .await;
-        trial.after().await;
-    }
-    let unknown = trial.load.shared.log.unknown(since);
-    Ok(Bite::Seen(format!("{} failovers, {unknown} unknown outcomes", replicas.len())))
-}
-
-/// Slots with data move from one primary of a cluster to another, and back.
-pub(super) async fn slots_moved(trial: &mut Trial) -> Result<Bite> {
-    trial.before().await;
-    let since = trial.load.shared.log.len();
-    let nodes = trial.system.redis.servers();
-    let (first, second) = (node_id(nodes[0]).await?, node_id(nodes[1]).await?);
-    let before = keys(nodes[0]).await?;
-    reshard(nodes[0], &first, &second).await?;
-    let moved = before.saturating_sub(keys(nodes[0]).await?);
-    trial.after().await;
-    reshard(nodes[0], &second, &first).await?;
-    trial.after().await;
-    let unknown = trial.load.shared.log.unknown(since);
-    let seen = format!("{SLOTS} slots, {moved} keys, {unknown} unknown outcomes");
-    Ok(Bite::seen_if(moved > 0, seen))
-}
-
-async fn node_id(server: &RedisServer) -> Result<String> {
-    Ok(cmd("CLUSTER").arg("MYID").query_async(&mut server.admin().await).await?)
-}
-
-async fn keys(server: &RedisServer) -> Result<u64> {
-    Ok(cmd("DBSIZE").query_async(&mut server.admin().await).await?)
-}
-
-/// Moves slots as an operator does.
-async fn reshard(node: &RedisServer, from: &str, to: &str) -> Result<()> {
-    let mut command = Command::new("redis-cli");
-    command.args(["--no-auth-warning", "-u", &node.admin_url(), "--cluster", "reshard"]);
-    command.arg(format!("127.0.0.1:{}", node.port()));
-    command.args(["--cluster-from", from, "--cluster-to", to, "--cluster-yes"]);
-    command.args(["--cluster-slots", &SLOTS.to_string()]);
-    let output = spawn_blocking(move || command.output()).await?.context("cannot run redis-cli")?;
-    let text = [output.stdout, output.stderr].concat();
-    ensure!(output.status.success(), "redis-cli: {}", String::from_utf8_lossy(&text));
-    Ok(())
-}
-
-/// Returns the single redis-server of a setup that has it.
-pub(super) fn only(trial: &Trial) -> Result<&RedisServer> {
-    match &trial.system.redis {
-        Redis::Single(server) => Ok(server),
-        _ => anyhow::bail!("the setup has no single redis-server of its own"),
-    }
+    Ok(Bite::seen_if(flushed > LIBRARIES, format!("{flushed} deleted libraries")))
 }

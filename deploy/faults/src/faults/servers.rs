@@ -7,16 +7,66 @@ use microblog_testkit::{PATIENCE, eventually, redis::cmd};
 use nix::sys::signal::Signal;
 use tokio::time::sleep;
 
-use super::redis_server::only;
-use crate::trial::{Bite, Trial};
+use super::five;
+use crate::{
+    system::{Level, Setup, StoreKind},
+    trial::{Bite, Fault, Trial},
+};
 
 /// Longer than all timeouts of calls between servers.
 const FROZEN: Duration = Duration::from_secs(10);
 /// Calls that fail meanwhile.
 const FAILED: usize = 10;
 
+/// Returns these faults.
+pub(super) fn all() -> Vec<Fault> {
+    let mut faults = Vec::new();
+    for program in [
+        "microblog-gateway",
+        "microblog-user",
+        "microblog-relation",
+        "microblog-post",
+        "microblog-timeline",
+    ] {
+        let service = program.trim_start_matches("microblog-");
+        let bites = if service == "timeline" { "posts wait for delivery" } else { "failed calls" };
+        faults.push(Fault::new(
+            format!("{service}-killed"),
+            format!("{service} is killed (SIGKILL), and starts again"),
+            bites,
+            five(),
+            move |trial| Box::pin(killed(trial, program)),
+        ));
+        faults.push(Fault::new(
+            format!("{service}-frozen"),
+            format!("{service} stops for 10 s (SIGSTOP), and goes on"),
+            bites,
+            five(),
+            move |trial| Box::pin(frozen(trial, program)),
+        ));
+    }
+    faults.push(Fault::new(
+        "all-killed",
+        "`microblog up` is killed with all its servers and Redis, and starts again",
+        "failed calls",
+        vec![Setup::one(Level::Recorded)],
+        |trial| Box::pin(killed(trial, "microblog")),
+    ));
+    faults.push(Fault::new(
+        "all-restarted",
+        "each server is stopped (SIGTERM) and started again, one after the other",
+        "all exit with 0",
+        vec![
+            Setup::five(StoreKind::Single, Level::Local),
+            Setup::five(StoreKind::Cluster, Level::Recorded),
+        ],
+        |trial| Box::pin(restarted(trial)),
+    ));
+    faults
+}
+
 /// A server is killed (SIGKILL) and starts again.
-pub(super) async fn killed(trial: &mut Trial, program: &str) -> Result<Bite> {
+async fn killed(trial: &mut Trial, program: &str) -> Result<Bite> {
     trial.before().await;
     let since = trial.load.shared.log.len();
     trial.system.kill_server(program)?;
@@ -27,7 +77,7 @@ pub(super) async fn killed(trial: &mut Trial, program: &str) -> Result<Bite> {
 }
 
 /// A server stops for some time (SIGSTOP), and goes on.
-pub(super) async fn frozen(trial: &mut Trial, program: &str) -> Result<Bite> {
+async fn frozen(trial: &mut Trial, program: &str) -> Result<Bite> {
     trial.before().await;
     let since = trial.load.shared.log.len();
     trial.system.signal_server(program, Signal::SIGSTOP)?;
@@ -39,7 +89,7 @@ pub(super) async fn frozen(trial: &mut Trial, program: &str) -> Result<Bite> {
 }
 
 /// Each server is stopped (SIGTERM) and started again, callees first.
-pub(super) async fn restarted(trial: &mut Trial) -> Result<Bite> {
+async fn restarted(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
     let since = trial.load.shared.log.len();
     let programs = trial.system.server_names();
@@ -60,7 +110,7 @@ async fn missed(trial: &Trial, program: &str, since: usize) -> Result<String> {
         trial.load.unknown(FAILED, since).await;
         return Ok(format!("{} unknown outcomes", trial.load.shared.log.unknown(since)));
     }
-    let mut connection = only(trial)?.admin().await;
+    let mut connection = trial.system.redis.single()?.admin().await;
     let mut outboxes = 0;
     eventually("posts wait for their delivery", PATIENCE, async || {
         let keys = cmd("KEYS").arg("post:*:outbox").query_async(&mut connection).await;

@@ -109,6 +109,14 @@ impl Redis {
         }
     }
 
+    /// Returns the only redis-server, if this process has started it.
+    pub(crate) fn single(&self) -> Result<&RedisServer> {
+        match self {
+            Self::Single(server) => Ok(server),
+            _ => bail!("the setup has no single redis-server of its own"),
+        }
+    }
+
     /// Returns a primary and its only replica.
     pub(crate) fn pair(&self) -> Result<(&RedisServer, &RedisServer)> {
         match self {

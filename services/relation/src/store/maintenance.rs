@@ -72,8 +72,8 @@ impl Store {
         for &partition in partitions {
             batch.query(partition, cmd("XLEN").arg(keys::journal(partition)).take());
         }
-        let lengths = self.keyspace.send(batch).await?.into_iter().map(decode::<u64>);
-        lengths.collect::<Result<Vec<_>, _>>().map(|all| all.into_iter().max().unwrap_or_default())
+        let mut lengths = self.keyspace.send(batch).await?.into_iter().map(decode::<u64>);
+        lengths.try_fold(0, |longest, length| Ok(longest.max(length?)))
     }
 
     /// Returns a page of the outbox of each of some partitions, from a rank on, with the versions of

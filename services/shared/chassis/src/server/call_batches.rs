@@ -227,13 +227,13 @@ impl Stream for Exchange {
             if closing || !replies.is_empty() {
                 return Poll::Ready(Some(Ok(ReplyBatch { replies, closing })));
             }
-            // A cancelled call that ended, without a reply, made room for one that waits.
-            if !this.waiting.is_empty() && this.running.len() < this.running_max {
-                continue;
+            // Otherwise a cancelled call that ended, without a reply, made room for one that waits.
+            if this.waiting.is_empty() || this.running.len() >= this.running_max {
+                break;
             }
-            let is_end = this.incoming.is_none() && this.running.is_empty();
-            return if is_end { Poll::Ready(None) } else { Poll::Pending };
         }
+        let is_end = this.incoming.is_none() && this.running.is_empty();
+        if is_end { Poll::Ready(None) } else { Poll::Pending }
     }
 }
 

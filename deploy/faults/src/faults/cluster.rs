@@ -1,0 +1,98 @@
+//! Changes of a Redis Cluster by its operator, under load.
+
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use microblog_testkit::{PATIENCE, RedisServer, eventually, redis::cmd};
+use tokio::task::spawn_blocking;
+
+use super::failover::has_role;
+use crate::{
+    system::{Level, Setup, StoreKind},
+    trial::{Bite, Fault, Trial},
+};
+
+/// Some hundred of the partitions.
+const SLOTS: u32 = 2_000;
+
+/// Returns these faults.
+pub(super) fn all() -> Vec<Fault> {
+    let setups = || {
+        vec![
+            Setup::five(StoreKind::Cluster, Level::Local),
+            Setup::five(StoreKind::Cluster, Level::Recorded),
+        ]
+    };
+    vec![
+        Fault::new(
+            "failover-planned",
+            "each replica takes over by `CLUSTER FAILOVER`",
+            "failovers",
+            setups(),
+            |trial| Box::pin(failed_over_as_planned(trial)),
+        ),
+        Fault::new(
+            "slots-moved",
+            "2,000 slots move to another primary and back by `redis-cli --cluster reshard`",
+            "keys that moved",
+            setups(),
+            |trial| Box::pin(slots_moved(trial)),
+        ),
+    ]
+}
+
+/// The replicas of a cluster become its primaries, one after the other, without a failure.
+async fn failed_over_as_planned(trial: &mut Trial) -> Result<Bite> {
+    trial.before().await;
+    let since = trial.load.shared.log.len();
+    let nodes = trial.system.redis.servers();
+    let replicas = &nodes[nodes.len() / 2..];
+    for replica in replicas {
+        cmd("CLUSTER").arg("FAILOVER").exec_async(&mut replica.admin().await).await?;
+        eventually("the replica is the primary", PATIENCE, async || {
+            has_role(replica, "master").await
+        })
+        .await;
+        trial.after().await;
+    }
+    let unknown = trial.load.shared.log.unknown(since);
+    Ok(Bite::Seen(format!("{} failovers, {unknown} unknown outcomes", replicas.len())))
+}
+
+/// Slots with data move from one primary of a cluster to another, and back.
+async fn slots_moved(trial: &mut Trial) -> Result<Bite> {
+    trial.before().await;
+    let since = trial.load.shared.log.len();
+    let nodes = trial.system.redis.servers();
+    let (first, second) = (node_id(nodes[0]).await?, node_id(nodes[1]).await?);
+    let before = keys(nodes[0]).await?;
+    reshard(nodes[0], &first, &second).await?;
+    let moved = before.saturating_sub(keys(nodes[0]).await?);
+    trial.after().await;
+    reshard(nodes[0], &second, &first).await?;
+    trial.after().await;
+    let unknown = trial.load.shared.log.unknown(since);
+    let seen = format!("{SLOTS} slots, {moved} keys, {unknown} unknown outcomes");
+    Ok(Bite::seen_if(moved > 0, seen))
+}
+
+async fn node_id(server: &RedisServer) -> Result<String> {
+    Ok(cmd("CLUSTER").arg("MYID").query_async(&mut server.admin().await).await?)
+}
+
+async fn keys(server: &RedisServer) -> Result<u64> {
+    Ok(cmd("DBSIZE").query_async(&mut server.admin().await).await?)
+}
+
+/// Moves slots as an operator does.
+async fn reshard(node: &RedisServer, from: &str, to: &str) -> Result<()> {
+    let mut command = Command::new("redis-cli");
+    command.args(["--no-auth-warning", "-u", &node.admin_url(), "--cluster", "reshard"]);
+    command.arg(format!("127.0.0.1:{}", node.port()));
+    command.args(["--cluster-from", from, "--cluster-to", to, "--cluster-yes"]);
+    command.args(["--cluster-slots", &SLOTS.to_string()]);
+    let output = spawn_blocking(move || command.output()).await?.context("cannot run redis-cli")?;
+    let text = [output.stdout, output.stderr].concat();
+    ensure!(output.status.success(), "redis-cli: {}", String::from_utf8_lossy(&text));
+    Ok(())
+}

@@ -91,7 +91,7 @@ impl Calls {
             }
             None => (self.server_state.clone(), None, None, Identity::Anonymous),
         };
-        let mut call = start(method, server_state, incoming);
+        let mut call = start(method, server_state, incoming, Instant::now());
         call.deadline = deadline;
         call.permit = permit;
         call.identity = identity;
@@ -147,16 +147,22 @@ impl Service<Request<Body>> for Calls {
     fn call(&mut self, request: Request<Body>) -> CallFuture {
         let method = methods::find(request.uri().path());
         let incoming = Trace::extract(request.headers());
-        let mut call = start(method, self.server_state.clone(), incoming);
+        let arrived = request.extensions().get().map_or_else(Instant::now, |Arrived(at)| *at);
+        let mut call = start(method, self.server_state.clone(), incoming, arrived);
         let admitted = self.admit(&mut call, &request);
         self.dispatch(request, call, admitted)
     }
 }
 
+/// When a call arrived that has waited in its batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrived(pub(crate) Instant);
+
 fn start(
     method: &'static Method,
     server_state: Arc<ServerState>,
     incoming: Option<Trace>,
+    started: Instant,
 ) -> InFlightCall {
     let (trace, span) = span::start(incoming, method, &server_state);
     InFlightCall {
@@ -169,7 +175,7 @@ fn start(
         caller: None,
         permit: None,
         is_debug_logged: method.is_infrastructure,
-        started: Instant::now(),
+        started,
         code: None,
         stopped: false,
     }
@@ -200,7 +206,7 @@ async fn run_to_end<T>(
     end: Option<Instant>,
     work: impl Future<Output = Result<T, Status>>,
 ) -> Result<T, Status> {
-    if call.deadline.is_some_and(|deadline| deadline <= call.started) {
+    if call.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
         return Err(status::deadline_exceeded());
     }
     // The handler may set the identity. A stream that it returns keeps it.

@@ -32,10 +32,10 @@ use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use support::{Server, Stub, config, eventually, get};
 use tokio::{
     sync::{Semaphore, mpsc},
-    time::timeout,
+    time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
-use tonic::{Code, Request, Status, Streaming, body::Body, client, server};
+use tonic::{Code, Request, Status, Streaming, body::Body, client, server, transport::Channel};
 use tonic_prost::ProstCodec;
 
 const PATH: &str = "/microblog.common.v1.BatchService/Exchange";
@@ -50,9 +50,13 @@ struct Exchange {
 
 impl Exchange {
     async fn open(server: &Server) -> Result<Self, Status> {
+        Self::open_on(server.channel()).await
+    }
+
+    async fn open_on(channel: Channel) -> Result<Self, Status> {
         let (batches, mut sent) = mpsc::unbounded_channel();
         let sent = futures::stream::poll_fn(move |waker| sent.poll_recv(waker));
-        let mut client = client::Grpc::new(server.channel());
+        let mut client = client::Grpc::new(channel);
         client.ready().await.unwrap();
         let codec = ProstCodec::<CallBatch, ReplyBatch>::default();
         let path = PathAndQuery::from_static(PATH);
@@ -91,6 +95,11 @@ fn call(id: u64, name: &str) -> BatchedCall {
 
 fn name(reply: &BatchedReply) -> String {
     GetUserByNameResponse::decode(&reply.body[5..]).unwrap().user.unwrap().name
+}
+
+fn within_50_ms(call: BatchedCall) -> BatchedCall {
+    let timeout = BatchedMetadata { name: "grpc-timeout".into(), value: "50m".into() };
+    BatchedCall { metadata: vec![timeout], ..call }
 }
 
 /// A stub on which calls of the name "slow" wait for a permit; and how many wait.
@@ -135,21 +144,24 @@ async fn each_call_of_a_batch_ends_alone() {
     let (stub, permits, slow) = slow_stub();
     let server = Server::start(stub.service(), patient());
     let mut exchange = Exchange::open(&server).await.unwrap();
-    let timeout = BatchedMetadata { name: "grpc-timeout".into(), value: "50m".into() };
-    let late = BatchedCall { metadata: vec![timeout], ..call(4, "slow") };
+    let late = within_50_ms(call(4, "slow"));
     let unknown = BatchedCall { path: "/microblog.user.v1.UserService/None".into(), ..call(5, "") };
     let no_path = BatchedCall { path: "none".into(), ..call(6, "") };
     let streaming =
         BatchedCall { path: VERIFY.into(), body: framed(&VerifyRequest::default()), ..call(7, "") };
     let name_of_none = BatchedMetadata { name: "a header".into(), value: Bytes::new() };
     let invalid = BatchedCall { metadata: vec![name_of_none], ..call(8, "") };
+    let with_query = BatchedCall { path: format!("{VERIFY}?x"), ..streaming.clone() };
+    let with_query = BatchedCall { id: 11, ..with_query };
+    let many = vec![BatchedMetadata::default(); 30_000];
+    let crowded = BatchedCall { metadata: many, ..call(12, "") };
     let garbage = BatchedCall { body: Bytes::from_static(&[0, 0, 0, 0, 1, 255]), ..call(9, "") };
-    let calls = [late, unknown, no_path, streaming, invalid, garbage];
+    let calls = [late, unknown, no_path, streaming, invalid, garbage, with_query, crowded];
     let calls = [call(1, "slow"), call(2, "anna"), call(3, "fails"), call(10, "panics")]
         .into_iter()
         .chain(calls);
     exchange.send(calls.collect(), Vec::new());
-    let replies = exchange.replies(9).await;
+    let replies = exchange.replies(11).await;
     let codes: Vec<_> =
         replies.iter().map(|reply| (reply.id, Code::from_i32(reply.code as i32))).collect();
     let expected = [
@@ -162,6 +174,8 @@ async fn each_call_of_a_batch_ends_alone() {
         (8, Code::InvalidArgument),
         (9, Code::InvalidArgument),
         (10, Code::Internal),
+        (11, Code::InvalidArgument),
+        (12, Code::InvalidArgument),
     ];
     assert_eq!(codes, expected);
     assert_eq!(name(&replies[0]), "anna");
@@ -195,6 +209,43 @@ async fn calls_beyond_the_limit_wait_and_cancelled_ones_make_room() {
     eventually("it runs", async || slow.load(SeqCst) == 1).await;
     drop(exchange);
     eventually("it is cancelled", async || slow.load(SeqCst) == 0).await;
+}
+
+#[tokio::test]
+async fn calls_of_a_client_that_reads_no_replies_end() {
+    let (stub, _permits, slow) = slow_stub();
+    let server = Server::start(stub.service(), patient());
+    let exchange = Exchange::open_on(server.unread_channel(100)).await.unwrap();
+    exchange.send(vec![call(1, &"long".repeat(100)), call(2, "slow")], Vec::new());
+    eventually("it runs", async || slow.load(SeqCst) == 1).await;
+    exchange.send(vec![call(3, &"long".repeat(100)), within_50_ms(call(4, "slow"))], Vec::new());
+    eventually("the other one runs", async || slow.load(SeqCst) == 2).await;
+    eventually("its deadline ends it", async || slow.load(SeqCst) == 1).await;
+    exchange.send(Vec::new(), vec![2]);
+    eventually("it is cancelled", async || slow.load(SeqCst) == 0).await;
+}
+
+#[tokio::test]
+async fn the_deadline_of_a_call_that_waits_goes_on() {
+    let (stub, permits, _) = slow_stub();
+    let mut limited = patient();
+    limited.max_streams = 1;
+    let server = Server::start(stub.service(), limited);
+    let mut exchange = Exchange::open(&server).await.unwrap();
+    exchange.send(vec![call(1, "slow"), within_50_ms(call(2, "anna"))], Vec::new());
+    sleep(Duration::from_millis(100)).await;
+    permits.add_permits(1);
+    let replies = exchange.replies(2).await;
+    assert_eq!(Code::from_i32(replies[1].code as i32), Code::DeadlineExceeded);
+}
+
+#[tokio::test]
+async fn a_batch_of_too_many_calls_ends_the_stream() {
+    let server = Server::start(Stub::new().service(), config());
+    let mut exchange = Exchange::open(&server).await.unwrap();
+    exchange.send((0..1025).map(|id| call(id, "anna")).collect(), Vec::new());
+    let end = timeout(PATIENCE, exchange.replies.message()).await.expect("an end");
+    assert_eq!(end.unwrap_err().code(), Code::InvalidArgument);
 }
 
 #[tokio::test]

@@ -24,7 +24,7 @@ pub(crate) fn metadata(headers: &HeaderMap) -> impl Iterator<Item = BatchedMetad
 
 /// Decodes headers or trailers. Returns `None` if one is not valid.
 pub(crate) fn headers(metadata: Vec<BatchedMetadata>) -> Option<HeaderMap> {
-    let mut headers = HeaderMap::with_capacity(metadata.len() + 1);
+    let mut headers = HeaderMap::try_with_capacity(metadata.len() + 1).ok()?;
     for BatchedMetadata { name, value } in metadata {
         let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
         headers.try_append(name, HeaderValue::from_maybe_shared(value).ok()?).ok()?;

@@ -73,7 +73,8 @@ impl CallStream {
         closed: Arc<Notify>,
     ) -> hyper::Result<Option<Self>> {
         let mut codec = ProstCodec::<CallBatch, ReplyBatch>::default();
-        let (outgoing, batches) = outgoing();
+        let calls: Arc<Mutex<Calls>> = Arc::default();
+        let batches = outgoing(calls.clone());
         let body = EncodeBody::new_client(codec.encoder(), batches, None, None);
         let response =
             sender.send_request(request::new(PATH, origin, Either::Right(Body::new(body)))).await?;
@@ -84,8 +85,6 @@ impl CallStream {
         // The caller of each call limits the size of its response.
         let size_max = Some(usize::MAX);
         let replies = Streaming::new_response(codec.decoder(), body, head.status, None, size_max);
-        let calls = Calls { outgoing: Some(outgoing), ..Calls::default() };
-        let calls = Arc::new(Mutex::new(calls));
         tokio::spawn(receive(calls.clone(), replies, is_closed, closed));
         Ok(Some(Self(calls)))
     }
@@ -145,7 +144,11 @@ impl Calls {
         call: impl FnOnce(u64) -> BatchedCall,
     ) -> Option<u64> {
         let id = self.last_id + 1;
-        self.outgoing.as_ref()?.send(Outgoing::Call(call(id))).ok()?;
+        if self.outgoing.as_ref()?.send(Outgoing::Call(call(id))).is_err() {
+            // The connection has failed, and `receive` has yet to find that out.
+            self.outgoing = None;
+            return None;
+        }
         self.last_id = id;
         self.unanswered.insert(id, reply);
         Some(id)
@@ -160,22 +163,30 @@ fn missing_reply() -> Failure {
     Failure::of_protocol("the server ended the stream without a reply".to_owned())
 }
 
-/// Returns the sender of a stream, and its batches: each of what is ready when it is polled.
-fn outgoing() -> (UnboundedSender<Outgoing>, impl Stream<Item = Result<CallBatch, tonic::Status>>) {
+/// Returns the batches of a stream: each of what is ready when it is polled. A call that was cancelled
+/// before is not sent.
+fn outgoing(calls: Arc<Mutex<Calls>>) -> impl Stream<Item = Result<CallBatch, tonic::Status>> {
     let (sender, mut receiver) = unbounded_channel();
+    lock(&calls).outgoing = Some(sender);
     let mut ready = Vec::with_capacity(BATCH_CALLS_MAX);
-    let batches = stream::poll_fn(move |waker| {
-        let count = std::task::ready!(receiver.poll_recv_many(waker, &mut ready, BATCH_CALLS_MAX));
+    stream::poll_fn(move |waker| {
         let mut batch = CallBatch::default();
-        for each in ready.drain(..) {
-            match each {
-                Outgoing::Call(call) => batch.calls.push(call),
-                Outgoing::Cancel(id) => batch.cancelled_ids.push(id),
+        while batch.calls.is_empty() && batch.cancelled_ids.is_empty() {
+            let received = receiver.poll_recv_many(waker, &mut ready, BATCH_CALLS_MAX);
+            if std::task::ready!(received) == 0 {
+                return Poll::Ready(None);
+            }
+            let calls = lock(&calls);
+            for each in ready.drain(..) {
+                match each {
+                    Outgoing::Call(call) if !calls.unanswered.contains_key(&call.id) => {}
+                    Outgoing::Call(call) => batch.calls.push(call),
+                    Outgoing::Cancel(id) => batch.cancelled_ids.push(id),
+                }
             }
         }
-        Poll::Ready((count > 0).then_some(Ok(batch)))
-    });
-    (sender, batches)
+        Poll::Ready(Some(Ok(batch)))
+    })
 }
 
 /// Receives replies until the stream ends, and fails the calls without one.

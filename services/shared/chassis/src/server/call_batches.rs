@@ -17,13 +17,19 @@ use futures::{
     future::{self, AbortHandle, Abortable, BoxFuture, Either, abortable},
     stream::FuturesUnordered,
 };
-use http::{HeaderMap, Method, Request, Response, Uri, Version, header::CONTENT_TYPE};
+use http::{
+    HeaderMap, Method, Request, Response, Uri, Version, header::CONTENT_TYPE, uri::PathAndQuery,
+};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, Either as EitherBody, Full};
 use microblog_domain::{IdMap, Invalid};
 use microblog_proto::common::{BatchedCall, BatchedReply, CallBatch, ReplyBatch};
 use rand::random_range;
-use tokio::time::timeout;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, timeout},
+};
+use tokio_util::{sync::PollSender, task::AbortOnDropHandle};
 use tonic::{Code, Status, Streaming, body::Body, server::Grpc, transport::server::TcpConnectInfo};
 use tonic_prost::ProstCodec;
 use tower::Service;
@@ -36,13 +42,17 @@ use crate::{
     },
     config::Config,
     methods,
-    middleware::{CallBody, CallFuture, Calls},
+    middleware::{Arrived, CallBody, CallFuture, Calls},
     status,
 };
 
 /// Calls of a stream that wait to be started. With more, it is not read, and so no cancellation
 /// either.
 const WAITING_MAX: usize = 1024;
+const WAITING_BYTES_MAX: usize = 4 << 20;
+
+/// Calls, and cancelled calls, of a message. Clients send far fewer.
+const BATCH_MAX: usize = 1024;
 
 /// A reply message is sent when it has this many bytes, so that large replies do not wait for each
 /// other.
@@ -60,7 +70,7 @@ pub(super) struct BatchedCalls {
 struct Settings {
     /// Most calls of a stream that run at the same time.
     running_max: usize,
-    /// Age at which a stream ends. `None`: unlimited.
+    /// Age before which a stream ends. `None`: unlimited.
     age: Option<Duration>,
     server_state: Arc<ServerState>,
 }
@@ -76,11 +86,8 @@ impl BatchedCalls {
     ) -> Self {
         let settings = methods::is_internal(service).then(|| Settings {
             running_max: config.max_streams as usize,
-            // Before the connection's own age: HTTP/2 would wait for the end of the stream.
-            age: (config.max_connection_age_s > 0).then(|| {
-                let age = Duration::from_secs(config.max_connection_age_s);
-                age.mul_f64(random_range(0.8..0.9))
-            }),
+            age: (config.max_connection_age_s > 0)
+                .then(|| Duration::from_secs(config.max_connection_age_s)),
             server_state,
         });
         Self { calls, settings }
@@ -125,12 +132,18 @@ async fn exchange(calls: Calls, settings: Settings, request: Request<Body>) -> R
             starter,
             incoming: Some(request.into_inner()),
             waiting: VecDeque::new(),
+            waiting_bytes: 0,
             running: FuturesUnordered::new(),
             running_max: settings.running_max,
             handles: IdMap::default(),
+            ended: VecDeque::new(),
+            ended_bytes: 0,
             closing: Some(closing(settings.clone()).boxed()),
+            tells_closing: false,
         };
-        future::ready(Ok::<_, Status>(tonic::Response::new(exchange)))
+        let (sender, batches) = mpsc::channel(1);
+        let running = AbortOnDropHandle::new(tokio::spawn(run(exchange, sender)));
+        future::ready(Ok::<_, Status>(tonic::Response::new(Replies { batches, _running: running })))
     });
     Grpc::new(ProstCodec::<ReplyBatch, CallBatch>::default()).streaming(handler, request).await
 }
@@ -139,101 +152,170 @@ async fn exchange(calls: Calls, settings: Settings, request: Request<Body>) -> R
 async fn closing(settings: Settings) {
     let stopped = settings.server_state.closing.cancelled();
     match settings.age {
-        // Either may come first.
-        Some(age) => drop(timeout(age, stopped).await),
+        // Either may come first. Before the connection's own age: HTTP/2 would wait for the end of the
+        // stream. Not all streams of a moment at once.
+        Some(age) => drop(timeout(age.mul_f64(random_range(0.8..0.9)), stopped).await),
         None => stopped.await,
     }
 }
 
-/// A stream of batches: the replies to the calls that it receives.
+/// The replies to the calls of a stream. Dropping it cancels the calls.
+struct Replies {
+    batches: mpsc::Receiver<Result<ReplyBatch, Status>>,
+    _running: AbortOnDropHandle<()>,
+}
+
+impl Stream for Replies {
+    type Item = Result<ReplyBatch, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, waker: &mut Waker<'_>) -> Poll<Option<Self::Item>> {
+        self.batches.poll_recv(waker)
+    }
+}
+
+/// Runs the calls of a stream in a task of their own: HTTP/2 does not ask for replies that its client
+/// does not read, and the deadlines and cancellations of the calls must not wait for that.
+async fn run(mut exchange: Exchange, batches: mpsc::Sender<Result<ReplyBatch, Status>>) {
+    let mut batches = PollSender::new(batches);
+    if let Err(status) = future::poll_fn(|waker| exchange.poll(waker, &mut batches)).await
+        && let Some(batches) = batches.get_ref()
+    {
+        // Fails only if the client has gone.
+        let _ = batches.send(Err(status)).await;
+    }
+}
+
+/// A stream of batches: the calls that it receives, and their replies.
 struct Exchange {
     starter: Starter,
     /// `None` after its end.
     incoming: Option<Streaming<CallBatch>>,
-    waiting: VecDeque<BatchedCall>,
+    /// With the times of their arrival.
+    waiting: VecDeque<(BatchedCall, Instant)>,
+    waiting_bytes: usize,
     running: FuturesUnordered<Abortable<BoxFuture<'static, BatchedReply>>>,
     running_max: usize,
     /// Handles of the running calls, by id.
     handles: IdMap<u64, AbortHandle>,
-    /// Pending until the stream should end; `None` after the client has been told.
+    /// Replies that are not sent yet.
+    ended: VecDeque<BatchedReply>,
+    ended_bytes: usize,
+    /// Pending until the stream should end; `None` after that.
     closing: Option<BoxFuture<'static, ()>>,
+    /// Whether the client is to be told that the stream should end.
+    tells_closing: bool,
 }
 
 impl Exchange {
+    /// Receives, starts and runs calls, and sends their replies. Ends with the stream, or when its
+    /// client has gone.
+    fn poll(
+        &mut self,
+        waker: &mut Waker<'_>,
+        batches: &mut PollSender<Result<ReplyBatch, Status>>,
+    ) -> Poll<Result<(), Status>> {
+        if self.closing.as_mut().is_some_and(|one| one.poll_unpin(waker).is_ready()) {
+            self.closing = None;
+            self.tells_closing = true;
+        }
+        loop {
+            // A client that does not read gets no further calls started.
+            if self.ended_bytes < REPLY_BYTES_MAX {
+                self.start_calls(waker)?;
+            }
+            self.run_calls(waker);
+            let has_batch = self.tells_closing || !self.ended.is_empty();
+            if has_batch {
+                match batches.poll_reserve(waker) {
+                    Poll::Ready(Ok(())) => {}
+                    Poll::Ready(Err(_gone)) => return Poll::Ready(Ok(())),
+                    Poll::Pending => return Poll::Pending,
+                }
+                // Fails only if the client has gone: the next reservation finds it.
+                let _ = batches.send_item(Ok(self.next_batch()));
+                continue;
+            }
+            // Otherwise a cancelled call that ended, without a reply, made room for one that waits.
+            if self.waiting.is_empty() || self.running.len() >= self.running_max {
+                break;
+            }
+        }
+        let is_end = self.incoming.is_none() && self.running.is_empty();
+        if is_end { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
     /// Starts calls until none waits, or as many run as may. Returns when no more can be received.
     fn start_calls(&mut self, waker: &mut Waker<'_>) -> Result<(), Status> {
         loop {
             while self.running.len() < self.running_max
-                && let Some(call) = self.waiting.pop_front()
+                && let Some((call, arrived)) = self.waiting.pop_front()
             {
                 let id = call.id;
-                let (reply, handle) = abortable(self.starter.start(call));
+                self.waiting_bytes -= call.body.len();
+                let (reply, handle) = abortable(self.starter.start(call, arrived));
                 self.handles.insert(id, handle);
                 self.running.push(reply);
             }
-            let has_space = self.waiting.len() < WAITING_MAX;
+            let has_space =
+                self.waiting.len() < WAITING_MAX && self.waiting_bytes < WAITING_BYTES_MAX;
             let Some(incoming) = self.incoming.as_mut().filter(|_| has_space) else {
                 return Ok(());
             };
             match incoming.poll_next_unpin(waker)? {
-                Poll::Ready(Some(CallBatch { calls, cancelled_ids })) => {
-                    self.waiting.extend(calls);
-                    cancelled_ids.into_iter().for_each(|id| self.cancel(id));
-                }
+                Poll::Ready(Some(batch)) => self.receive(batch)?,
                 Poll::Ready(None) => self.incoming = None,
                 Poll::Pending => return Ok(()),
             }
         }
     }
 
+    fn receive(&mut self, batch: CallBatch) -> Result<(), Status> {
+        let CallBatch { calls, cancelled_ids } = batch;
+        if calls.len() > BATCH_MAX || cancelled_ids.len() > BATCH_MAX {
+            return Err(status::invalid([Invalid::new("batch", "must have at most 1024 calls")]));
+        }
+        let arrived = Instant::now();
+        self.waiting_bytes += calls.iter().map(|call| call.body.len()).sum::<usize>();
+        self.waiting.extend(calls.into_iter().map(|call| (call, arrived)));
+        cancelled_ids.into_iter().for_each(|id| self.cancel(id));
+        Ok(())
+    }
+
     fn cancel(&mut self, id: u64) {
         match self.handles.remove(&id) {
             Some(handle) => handle.abort(),
-            None => self.waiting.retain(|call| call.id != id),
+            None => {
+                if let Some(index) = self.waiting.iter().position(|(call, _)| call.id == id)
+                    && let Some((call, _)) = self.waiting.remove(index)
+                {
+                    self.waiting_bytes -= call.body.len();
+                }
+            }
         }
     }
 
-    /// Returns the replies of the calls that have ended.
-    fn poll_replies(&mut self, waker: &mut Waker<'_>) -> Vec<BatchedReply> {
-        let (mut replies, mut bytes) = (Vec::new(), 0);
-        while bytes < REPLY_BYTES_MAX
-            && let Poll::Ready(Some(ended)) = self.running.poll_next_unpin(waker)
-        {
+    /// Lets the calls go on, and keeps the replies of those that have ended.
+    fn run_calls(&mut self, waker: &mut Waker<'_>) {
+        while let Poll::Ready(Some(ended)) = self.running.poll_next_unpin(waker) {
             // A cancelled call has no reply.
             let Ok(reply) = ended else { continue };
             self.handles.remove(&reply.id);
+            self.ended_bytes += reply.body.len();
+            self.ended.push_back(reply);
+        }
+    }
+
+    /// Returns the replies of the next message.
+    fn next_batch(&mut self) -> ReplyBatch {
+        let (mut replies, mut bytes) = (Vec::new(), 0);
+        while bytes < REPLY_BYTES_MAX
+            && let Some(reply) = self.ended.pop_front()
+        {
             bytes += reply.body.len();
             replies.push(reply);
         }
-        replies
-    }
-}
-
-impl Stream for Exchange {
-    type Item = Result<ReplyBatch, Status>;
-
-    fn poll_next(
-        self: Pin<&mut Self>,
-        waker: &mut Waker<'_>,
-    ) -> Poll<Option<Result<ReplyBatch, Status>>> {
-        let this = self.get_mut();
-        let closing = this.closing.as_mut().is_some_and(|one| one.poll_unpin(waker).is_ready());
-        if closing {
-            this.closing = None;
-        }
-        loop {
-            this.start_calls(waker)?;
-            let replies = this.poll_replies(waker);
-            if closing || !replies.is_empty() {
-                return Poll::Ready(Some(Ok(ReplyBatch { replies, closing })));
-            }
-            // Otherwise a cancelled call that ended, without a reply, made room for one that waits.
-            if this.waiting.is_empty() || this.running.len() >= this.running_max {
-                break;
-            }
-        }
-        let is_end = this.incoming.is_none() && this.running.is_empty();
-        if is_end { Poll::Ready(None) } else { Poll::Pending }
+        self.ended_bytes -= bytes;
+        ReplyBatch { replies, closing: std::mem::take(&mut self.tells_closing) }
     }
 }
 
@@ -246,28 +328,31 @@ struct Starter {
 }
 
 impl Starter {
-    fn start(&mut self, call: BatchedCall) -> BoxFuture<'static, BatchedReply> {
+    fn start(&mut self, call: BatchedCall, arrived: Instant) -> BoxFuture<'static, BatchedReply> {
         let id = call.id;
-        match self.request(call) {
+        match self.request(call, arrived) {
             Ok(request) => reply(id, self.calls.call(request)).boxed(),
             Err(status) => future::ready(failed(id, &status)).boxed(),
         }
     }
 
-    fn request(&self, call: BatchedCall) -> Result<Request<Body>, Status> {
+    fn request(&self, call: BatchedCall, arrived: Instant) -> Result<Request<Body>, Status> {
         let malformed = || status::invalid([Invalid::new("call", "must be a valid unary call")]);
         let BatchedCall { id: _, path, metadata, body } = call;
-        if methods::find(&path).streaming {
+        let path: PathAndQuery = path.parse().map_err(|_| malformed())?;
+        // Without a query, it is what the call is routed by.
+        if methods::find(path.path()).streaming {
             return Err(malformed());
         }
         let mut parts = self.uri.clone().into_parts();
-        parts.path_and_query = Some(path.parse().map_err(|_| malformed())?);
+        parts.path_and_query = Some(path);
         let mut request = Request::new(Body::new(Full::new(body)));
         *request.method_mut() = Method::POST;
         *request.version_mut() = Version::HTTP_2;
         *request.uri_mut() = Uri::from_parts(parts).map_err(|_| malformed())?;
         *request.headers_mut() = batch::headers(metadata).ok_or_else(malformed)?;
         request.headers_mut().insert(CONTENT_TYPE, GRPC_CONTENT_TYPE);
+        request.extensions_mut().insert(Arrived(arrived));
         if let Some(connection) = &self.connection {
             request.extensions_mut().insert(connection.clone());
         }

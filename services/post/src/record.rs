@@ -17,7 +17,7 @@ use std::{
 
 use futures::{Stream, StreamExt as _, TryStreamExt as _, future, stream};
 use microblog_domain::{CommentId, Partition, PostId, UserId};
-use microblog_keyspace::{self as keyspace, Change, Entry, Order, Page, Recovery};
+use microblog_keyspace::{self as keyspace, Entry, Order, Page, Recovery};
 use microblog_record::{
     Damaged, Database, Migration, POSITIONS, RecordError, Recorder, Replace, Tables, Work,
     WriteTransaction,
@@ -72,10 +72,16 @@ impl Tables for PostTables {
         keys::authors(partition)
     }
 
+    type Entry = JournalEntry;
+
+    fn parse(entry: &str) -> Option<JournalEntry> {
+        JournalEntry::parse(entry)
+    }
+
     fn apply<'a>(
         &'a self,
         transaction: &'a mut WriteTransaction,
-        changes: &'a [Change],
+        changes: &'a [JournalEntry],
         replace: Replace,
     ) -> Work<'a> {
         Box::pin(self.write(transaction, changes, replace))
@@ -127,17 +133,11 @@ struct Changes {
 }
 
 impl Changes {
-    fn of(changes: &[Change]) -> Result<Self, sqlx::Error> {
+    fn of(changes: &[JournalEntry]) -> Self {
         let mut all = Self::default();
-        for change in changes {
-            match JournalEntry::parse(&change.text) {
-                Some(entry) => all.add(entry),
-                None if is_about_the_journal(&change.text) => {}
-                None => return Err(sqlx::Error::Decode("kind of a change".into())),
-            }
-        }
+        changes.iter().for_each(|&change| all.add(change));
         all.discard_parts_of_deleted();
-        Ok(all)
+        all
     }
 
     fn add(&mut self, entry: JournalEntry) {
@@ -195,19 +195,14 @@ impl Changes {
     }
 }
 
-/// Returns whether an entry begins the journal, or an epoch of it.
-fn is_about_the_journal(entry: &str) -> bool {
-    ["opened", "recovering", "recovered"].iter().any(|kind| entry.starts_with(kind))
-}
-
 impl PostTables {
     async fn write(
         &self,
         transaction: &mut WriteTransaction,
-        changes: &[Change],
+        changes: &[JournalEntry],
         replace: Replace,
     ) -> Result<(), RecordError> {
-        let mut changes = Changes::of(changes)?;
+        let mut changes = Changes::of(changes);
         for ids in changes.posts.chunks(PAGE) {
             let contents = self.store.contents(ids).await?;
             let posts = ids.iter().zip(contents);

@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, pin::pin, time::SystemTime};
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use microblog_domain::{Partition, Stamp, UserId};
-use microblog_keyspace::{Change as JournalChange, Journals, Recovery};
+use microblog_keyspace::{Journals, Recovery};
 use microblog_record::{
     Damaged, Database, Error as DatabaseError, Migration, POSITIONS, RecordError, Recorder,
     Replace, Tables, Work, WriteTransaction,
@@ -63,10 +63,16 @@ impl Tables for GraphTables {
         keys::users(partition)
     }
 
+    type Entry = JournalEntry;
+
+    fn parse(entry: &str) -> Option<JournalEntry> {
+        JournalEntry::parse(entry)
+    }
+
     fn apply<'a>(
         &'a self,
         transaction: &'a mut WriteTransaction,
-        changes: &'a [JournalChange],
+        changes: &'a [JournalEntry],
         replace: Replace,
     ) -> Work<'a> {
         Box::pin(async move { Ok(apply(transaction, changes, replace).await?) })
@@ -117,33 +123,31 @@ impl Tables for GraphTables {
 
 async fn apply(
     transaction: &mut WriteTransaction,
-    changes: &[JournalChange],
+    changes: &[JournalEntry],
     replace: Replace,
 ) -> Result<(), sqlx::Error> {
     // A statement writes a row once.
     let (mut edges, mut mutes, mut deletions) =
         (BTreeMap::<_, Change>::new(), BTreeMap::new(), BTreeMap::new());
-    for change in changes {
-        match JournalEntry::parse(&change.text) {
-            Some(JournalEntry::Edge(List::Mutes, change)) => {
+    for &change in changes {
+        match change {
+            JournalEntry::Edge(List::Mutes, change) => {
                 mutes.insert((List::Mutes as i64, change.edge), change);
             }
-            Some(JournalEntry::Edge(list, change)) => {
+            JournalEntry::Edge(list, change) => {
                 let source = list.source().unwrap_or(list) as i64;
                 let newest = edges.entry((source, change.edge)).or_insert(change);
                 if (newest.version, !newest.exists) < (change.version, !change.exists) {
                     *newest = change;
                 }
             }
-            Some(JournalEntry::Forget(user, stamp)) => {
+            JournalEntry::Forget(user, stamp) => {
                 deletions.entry(user).or_insert((stamp, false));
             }
-            Some(JournalEntry::Forgotten(user, stamp)) => {
+            JournalEntry::Forgotten(user, stamp) => {
                 mutes.retain(|&(_, edge): &(i64, Edge), _| edge.from != user);
                 deletions.entry(user).or_insert((stamp, true)).1 = true;
             }
-            None if is_about_the_journal(&change.text) => {}
-            None => return Err(sqlx::Error::Decode("kind of a change".into())),
         }
     }
     let deletions: Vec<_> = deletions.into_iter().collect();
@@ -156,11 +160,6 @@ async fn apply(
     };
     upsert_edges(transaction, &rows(mutes), replace).await?;
     upsert_edges(transaction, &rows(edges), Replace::Older).await
-}
-
-/// Returns whether an entry begins the journal, or an epoch of it.
-fn is_about_the_journal(entry: &str) -> bool {
-    ["opened", "recovering", "recovered"].iter().any(|kind| entry.starts_with(kind))
 }
 
 impl GraphTables {
@@ -553,11 +552,10 @@ mod tests {
         let config = crate::Config::parse_from(["relation", "--database-url", &url]);
         let database = Database::open(&config.database).unwrap().unwrap();
         database.migrate(GraphTables::MIGRATIONS).await.unwrap();
-        let change =
-            |text: &String| JournalChange { version: Version::default(), text: text.clone() };
         for batch in batches {
             let mut transaction = database.begin().await.unwrap();
-            let changes: Vec<_> = batch.iter().map(change).collect();
+            let changes: Vec<_> =
+                batch.iter().map(|entry| JournalEntry::parse(entry).unwrap()).collect();
             apply(&mut transaction, &changes, Replace::All).await.unwrap();
             transaction.commit().await.unwrap();
         }

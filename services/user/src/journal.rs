@@ -12,17 +12,12 @@ pub enum JournalEntry {
     /// A name or address of this partition was claimed or released by an account or registration,
     /// of any partition.
     Claim(UserId),
-    /// The journal was opened, or a recovery of the partition began or ended.
-    Journal,
 }
 
 impl JournalEntry {
     /// Decodes an entry; `None` if it is malformed.
     pub fn parse(entry: &str) -> Option<Self> {
         let (kind, rest) = entry.split_once(' ')?;
-        if let "opened" | "recovering" | "recovered" = kind {
-            return Some(Self::Journal);
-        }
         let (id, stamp) = rest.split_once(' ')?;
         let id = UserId::new(id.parse().ok()?)?;
         let _: u64 = stamp.parse().ok()?;
@@ -46,7 +41,6 @@ mod tests {
             (&["register", "update", "password", "logout"][..], JournalEntry::Account(id)),
             (&["delete", "deleted"], JournalEntry::Deletion(id)),
             (&["claim", "release"], JournalEntry::Claim(id)),
-            (&["opened", "recovering", "recovered"], JournalEntry::Journal),
         ] {
             for kind in kinds {
                 assert_eq!(JournalEntry::parse(&format!("{kind} 4 9")), Some(expected), "{kind}");

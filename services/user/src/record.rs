@@ -12,10 +12,10 @@ mod rows;
 use std::collections::BTreeSet;
 
 use microblog_domain::{Partition, UserId};
-use microblog_keyspace::{self as keyspace, Change, Journals, Recovery};
+use microblog_keyspace::{self as keyspace, Journals, Recovery};
 use microblog_record::{
-    Damaged, Database, Error as DatabaseError, Migration, POSITIONS, RecordError, Recorder,
-    Replace, Tables, Work, WriteTransaction,
+    Damaged, Database, Migration, POSITIONS, RecordError, Recorder, Replace, Tables, Work,
+    WriteTransaction,
 };
 
 use crate::{
@@ -54,11 +54,17 @@ impl Tables for AccountTables {
         keys::accounts(partition)
     }
 
+    type Entry = JournalEntry;
+
+    fn parse(entry: &str) -> Option<JournalEntry> {
+        JournalEntry::parse(entry)
+    }
+
     // Versions guard the rows.
     fn apply<'a>(
         &'a self,
         transaction: &'a mut WriteTransaction,
-        changes: &'a [Change],
+        changes: &'a [JournalEntry],
         replace: Replace,
     ) -> Work<'a> {
         Box::pin(self.write_changed(transaction, changes, replace))
@@ -106,16 +112,15 @@ impl AccountTables {
     async fn write_changed(
         &self,
         transaction: &mut WriteTransaction,
-        changes: &[Change],
+        changes: &[JournalEntry],
         replace: Replace,
     ) -> Result<(), RecordError> {
         let (mut changed, mut deleted) = (BTreeSet::new(), BTreeSet::new());
-        for change in changes {
-            match JournalEntry::parse(&change.text) {
-                Some(JournalEntry::Account(id)) => changed.insert(id),
-                Some(JournalEntry::Deletion(id)) => changed.insert(id) | deleted.insert(id),
-                Some(JournalEntry::Claim(_) | JournalEntry::Journal) => continue,
-                None => return Err(DatabaseError::Malformed("kind of a change").into()),
+        for &change in changes {
+            match change {
+                JournalEntry::Account(id) => changed.insert(id),
+                JournalEntry::Deletion(id) => changed.insert(id) | deleted.insert(id),
+                JournalEntry::Claim(_) => continue,
             };
         }
         let changed: Vec<_> = changed.into_iter().collect();

@@ -181,9 +181,10 @@ async fn journals_have_neither_texts_nor_secrets() {
     let entries = journal_entries(&system.redis).await;
     let mut kinds = BTreeMap::<&str, usize>::new();
     for entry in &entries {
-        let parsed = JournalEntry::parse(entry).expect(entry);
-        if parsed != JournalEntry::Journal {
-            *kinds.entry(entry.split(' ').next().unwrap()).or_default() += 1;
+        let kind = entry.split(' ').next().unwrap();
+        if kind != "opened" {
+            JournalEntry::parse(entry).expect(entry);
+            *kinds.entry(kind).or_default() += 1;
         }
     }
     let expected = [

@@ -97,9 +97,19 @@ pub(crate) async fn replace(
     partition: Partition,
     rows: Vec<DamagedRow>,
 ) -> Result<(), sqlx::Error> {
-    let partition = i64::from(partition.number());
-    let delete = sqlx::query("DELETE FROM damaged_rows WHERE partition = $1").bind(partition);
+    let delete = sqlx::query("DELETE FROM damaged_rows WHERE partition = $1");
+    let delete = delete.bind(i64::from(partition.number()));
     delete.execute(&mut **transaction).await?;
+    add(transaction, partition, rows).await
+}
+
+/// Adds rows to those that the last recovery of a partition has left out.
+pub(crate) async fn add(
+    transaction: &mut WriteTransaction,
+    partition: Partition,
+    rows: Vec<DamagedRow>,
+) -> Result<(), sqlx::Error> {
+    let partition = i64::from(partition.number());
     for DamagedRow { table, key, problem } in rows {
         let insert = "INSERT INTO damaged_rows (partition, table_name, row_key, problem) \
                       VALUES ($1, $2, $3, $4)";

@@ -139,6 +139,9 @@ async fn commit<T: Tables>(
             State::Earlier => earlier.push(waiter),
             State::Later => later.push(waiter),
             State::Lost => waiter.end(Err(not_recorded("the journal lacks the change"))),
+            State::BehindUnknown => {
+                waiter.end(Err(not_recorded("a change of an unknown kind is before the change")));
+            }
             State::Unfilled => waiter.end(Err(not_recorded("the partition is not recorded yet"))),
             State::Diverged => {
                 let lost = "the partition has lost recorded changes";
@@ -164,6 +167,8 @@ enum State {
     Earlier,
     /// It is behind the page that was recorded.
     Later,
+    /// A change of an unknown kind is before it.
+    BehindUnknown,
     /// The journal does not have it, or another change took its version.
     Lost,
     /// The database does not have the partition yet.
@@ -184,6 +189,9 @@ fn state(recorded: &Recorded, relevant: &RelevantChange) -> State {
         Ok(index) if page[index] == *change => State::Recorded,
         Err(0) => State::Earlier,
         Err(index) if index == page.len() && recorded.more.contains(partition) => State::Later,
+        Err(index) if index == page.len() && recorded.unknown.contains(partition) => {
+            State::BehindUnknown
+        }
         _ => State::Lost,
     }
 }
@@ -229,10 +237,11 @@ mod tests {
 
     #[test]
     fn a_change_is_recorded_if_a_run_recorded_this_very_entry() {
-        let [partition, full, diverged, unfilled] = [1, 2, 3, 4].map(Partition::new);
+        let [partition, full, diverged, unfilled, blocked] = [1, 2, 3, 4, 5].map(Partition::new);
         let page = vec![change("1-4", "a"), change("1-5", "b"), change("2-0", "c")];
-        let pages = [(partition, page.clone()), (full, page)].into();
-        let recorded = Recorded { more: vec![full], diverged: vec![diverged], pages };
+        let pages = [(partition, page.clone()), (full, page.clone()), (blocked, page)].into();
+        let (more, diverged_ones, unknown) = (vec![full], vec![diverged], vec![blocked]);
+        let recorded = Recorded { more, diverged: diverged_ones, unknown, pages };
         let state = |partition, change: Option<Change>| {
             state(&recorded, &RelevantChange { partition, journal: String::new(), change })
         };
@@ -247,6 +256,8 @@ mod tests {
             assert_eq!(state(partition, Some(change(version, text))), expected, "{version}");
         }
         assert_eq!(state(full, Some(change("2-1", "d"))), State::Later);
+        assert_eq!(state(blocked, Some(change("2-1", "d"))), State::BehindUnknown);
+        assert_eq!(state(blocked, Some(change("1-5", "b"))), State::Recorded);
         assert_eq!(state(partition, None), State::Recorded);
         assert_eq!(state(diverged, Some(change("1-4", "a"))), State::Diverged);
         assert_eq!(state(unfilled, None), State::Unfilled);

@@ -127,6 +127,9 @@ pub enum RecordError {
     /// Redis failed.
     #[error("Redis failed while it was read for the record")]
     Redis(#[from] keyspace::Error),
+    /// The next change of a partition is of a kind that this version does not know.
+    #[error("the next change of partition {0} is of an unknown kind: it waits for another version")]
+    UnknownChange(Partition),
     /// Redis lost changes while they were recorded. Nothing was.
     #[error("Redis lost changes of partition {0} while they were recorded")]
     Lost(Partition),

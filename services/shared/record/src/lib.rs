@@ -16,6 +16,7 @@ mod recovery;
 mod rpc;
 pub mod sql;
 mod tables;
+mod unknown_changes;
 
 pub use config::Config;
 pub use damaged::Damaged;

@@ -22,6 +22,7 @@ use microblog_domain::{Partition, Stamp};
 use microblog_keyspace::{
     self as keyspace, BacklogMetrics, Change, Comparison, Journals, Keyspace, ServingState, Version,
 };
+use microblog_proto::common::DamagedRow;
 use tokio::sync::{OnceCell, Semaphore};
 use uuid::Uuid;
 
@@ -29,6 +30,7 @@ use crate::{
     Database, Error, RecordError, Replace, Tables, damaged,
     divergence::DivergenceMetrics,
     positions::{self, Positions},
+    unknown_changes::{self, UnknownChanges},
 };
 
 /// The most entries of a journal that one step records.
@@ -58,6 +60,8 @@ pub struct Recorded {
     pub more: Vec<Partition>,
     /// The partitions of which Redis lacks recorded changes. Nothing of them was recorded.
     pub diverged: Vec<Partition>,
+    /// The partitions whose next change is of an unknown kind, and waits.
+    pub unknown: Vec<Partition>,
     /// Of the others, the entries from the old position to the new one, both included.
     pub pages: BTreeMap<Partition, Vec<Change>>,
 }
@@ -91,6 +95,7 @@ pub struct Recorder<T> {
     pub(crate) tables: T,
     pub(crate) divergence: DivergenceMetrics,
     backlog: BacklogMetrics,
+    unknown: UnknownChanges,
     // The identity of the record, known once the tables are there.
     identity: OnceCell<String>,
     // The partitions that the next run of the recovery recovers.
@@ -123,6 +128,7 @@ impl<T: Tables> Recorder<T> {
             tables,
             divergence: DivergenceMetrics::new(name),
             backlog: BacklogMetrics::new(name),
+            unknown: UnknownChanges::default(),
             identity: OnceCell::new(),
             lost: Mutex::default(),
             recoveries,
@@ -222,6 +228,9 @@ impl<T: Tables> Recorder<T> {
                 for (partitions, done) in self.record_apart(partitions).await {
                     match done {
                         Ok(recorded) => {
+                            for at in recorded.unknown {
+                                failures.add(&[at], RecordError::UnknownChange(at));
+                            }
                             more.extend(recorded.more);
                             diverged.extend(recorded.diverged);
                         }
@@ -331,27 +340,37 @@ impl<T: Tables> Recorder<T> {
         let seen: Vec<_> = positions.keys().map(|&at| states.newest(at)).collect();
         let pages = self.journals.pages(&self.keyspace, &from, PAGE + 1).await?;
         let (mut changes, mut ends, mut recorded) = (Vec::new(), Vec::new(), Recorded::default());
-        for (((&partition, position), page), seen) in positions.iter().zip(pages).zip(seen) {
+        let mut left_out = Vec::new();
+        for (((&partition, position), mut page), seen) in positions.iter().zip(pages).zip(seen) {
             let is_lacking = |newest: &Change| page.len() <= PAGE && newest.version < seen;
             let is_diverged = |newest| is_recovering(newest) || is_lacking(newest);
             if page.first() != Some(position) || page.last().is_some_and(is_diverged) {
                 recorded.diverged.push(partition);
                 continue;
             }
-            if page.len() > PAGE {
-                recorded.more.push(partition);
+            let unknown = page[1..].iter().position(|change| decode::<T>(change).is_none());
+            match unknown.map(|index| index + 1) {
+                Some(index) if !self.unknown.is_due(partition, page[index].version) => {
+                    page.truncate(index);
+                    recorded.unknown.push(partition);
+                }
+                _ if page.len() > PAGE => recorded.more.push(partition),
+                _ => {}
             }
             if page.len() > 1 {
                 ends.extend(page.last().map(|end| (partition, end.clone())));
-                changes.extend_from_slice(&page[1..]);
+                changes.extend(self.known(partition, &page[1..], &mut left_out));
             }
             recorded.pages.insert(partition, page);
         }
-        if changes.is_empty() {
+        if ends.is_empty() {
             return Ok(recorded);
         }
         let write = async {
             self.tables.apply(&mut transaction, &changes, Replace::All).await?;
+            for (partition, row) in left_out {
+                damaged::add(&mut transaction, partition, vec![row]).await?;
+            }
             Ok(positions::set(&mut transaction, &ends).await?)
         };
         self.database.write_from_redis("INSERT changes", write).await?;
@@ -360,6 +379,29 @@ impl<T: Tables> Recorder<T> {
         }
         self.database.write("COMMIT", transaction.commit()).await?;
         Ok(recorded)
+    }
+
+    /// Returns the decoded changes of a partition that change rows. Logs the unknown ones, and adds them
+    /// to those that are left out.
+    pub(crate) fn known(
+        &self,
+        partition: Partition,
+        changes: &[Change],
+        left_out: &mut Vec<(Partition, DamagedRow)>,
+    ) -> Vec<T::Entry> {
+        let mut known = Vec::with_capacity(changes.len());
+        for change in changes {
+            match decode::<T>(change) {
+                Some(entry) => known.extend(entry),
+                None => {
+                    let version = change.version.to_string();
+                    tracing::error!(record = self.name, %partition, version, "unknown change left out");
+                    damaged::count(self.name, 1);
+                    left_out.push((partition, unknown_changes::damaged(change)));
+                }
+            }
+        }
+        known
     }
 
     // What was read of Redis is that of some changes only if Redis still has these.
@@ -459,6 +501,13 @@ pub(crate) async fn repeat_stopped<R, F: Future<Output = Result<R, RecordError>>
         }
     }
     step().await
+}
+
+/// Decodes a change: `None` if it is unknown, `Some(None)` if it is about the journal itself.
+fn decode<T: Tables>(change: &Change) -> Option<Option<T::Entry>> {
+    let is_about_the_journal =
+        ["opened ", "recovering ", "recovered "].iter().any(|kind| change.text.starts_with(kind));
+    if is_about_the_journal { Some(None) } else { T::parse(&change.text).map(Some) }
 }
 
 /// Returns whether a change begins a recovery. As the newest one, it makes functions reject changes.

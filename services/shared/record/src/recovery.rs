@@ -268,7 +268,12 @@ impl<T: Tables> Recorder<T> {
             let pages = self.journals.pages(&self.keyspace, &[(partition, from)], PAGE + 1).await?;
             let page = pages.into_iter().next().unwrap_or_default();
             let (changes, next) = page.split_at(page.len().min(PAGE));
-            self.tables.apply(&mut transaction, changes, Replace::Older).await?;
+            let mut left_out = Vec::new();
+            let changes = self.known(partition, changes, &mut left_out);
+            self.tables.apply(&mut transaction, &changes, Replace::Older).await?;
+            for (partition, row) in left_out {
+                damaged::add(&mut transaction, partition, vec![row]).await?;
+            }
             let Some(next) = next.first() else { break };
             from = next.version;
         }

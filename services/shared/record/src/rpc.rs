@@ -73,6 +73,7 @@ fn status(error: RecordError) -> Status {
         RecordError::Database(_)
         | RecordError::NotEmpty(_)
         | RecordError::NotRecorded
+        | RecordError::UnknownChange(_)
         | RecordError::RedisMismatch(_)
         | RecordError::DatabaseMismatch(_) => {
             status::with_reason(Code::FailedPrecondition, ErrorReason::NotRestorable, text)

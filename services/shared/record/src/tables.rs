@@ -2,7 +2,7 @@
 
 use futures::future::BoxFuture;
 use microblog_domain::Partition;
-use microblog_keyspace::{Change, Recovery};
+use microblog_keyspace::Recovery;
 use sqlx::{Any, Transaction};
 
 use crate::{Damaged, Database, Migration, RecordError};
@@ -33,11 +33,17 @@ pub trait Tables: Send + Sync {
     /// Returns the key of the set of all accounts that have data in a partition.
     fn accounts_key(partition: Partition) -> String;
 
+    /// An entry of a journal that changes rows.
+    type Entry: Send + Sync;
+
+    /// Decodes an entry; `None` if this version does not know it.
+    fn parse(entry: &str) -> Option<Self::Entry>;
+
     /// Writes changes of any partitions, those of each partition in order.
     fn apply<'a>(
         &'a self,
         transaction: &'a mut WriteTransaction,
-        changes: &'a [Change],
+        changes: &'a [Self::Entry],
         replace: Replace,
     ) -> Work<'a>;
 

@@ -3,9 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use clap::Parser as _;
@@ -49,10 +52,9 @@ struct Losing {
 }
 
 impl Losing {
-    async fn lose(&self, change: &Change) {
+    async fn lose(&self) {
         if self.is_losing.load(Ordering::Relaxed) {
-            let version = change.version.to_string();
-            let delete = redis::cmd("XDEL").arg(key(Partition::new(1))).arg(version).take();
+            let delete = redis::cmd("XDEL").arg(key(Partition::new(1))).arg("1-1").take();
             let () = delete.query_async(&mut self.redis.admin().await).await.unwrap();
         }
     }
@@ -67,10 +69,16 @@ impl Tables for Losing {
         format!("rel:{{{partition}}}:users")
     }
 
+    type Entry = String;
+
+    fn parse(entry: &str) -> Option<String> {
+        (entry != "unknown").then(|| entry.to_owned())
+    }
+
     fn apply<'a>(
         &'a self,
         transaction: &'a mut WriteTransaction,
-        changes: &'a [Change],
+        changes: &'a [String],
         _: Replace,
     ) -> Work<'a> {
         async {
@@ -79,11 +87,11 @@ impl Tables for Losing {
                 let deadlock = "DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40P01'; END $$";
                 sqlx::raw_sql(deadlock).execute(&mut **transaction).await?;
             }
-            if changes.iter().any(|change| change.text == "poison") {
+            if changes.iter().any(|change| change == "poison") {
                 return Err(microblog_record::Error::Malformed("poison").into());
             }
-            if let Some(change) = changes.last() {
-                self.lose(change).await;
+            if !changes.is_empty() {
+                self.lose().await;
             }
             Ok(())
         }
@@ -278,6 +286,39 @@ async fn a_partition_that_cannot_be_recorded_does_not_stop_the_others() {
     let writer: Option<String> =
         redis::cmd("GET").arg("rel:{2}:writer").query_async(&mut admin).await.unwrap();
     assert_eq!(writer.as_deref(), Some("other"));
+}
+
+#[tokio::test]
+async fn a_change_of_an_unknown_kind_stops_no_other_partition_and_is_left_out_after_a_minute() {
+    let setup = Setup::new().await;
+    let (keyspace, recorder) = (setup.keyspace(), setup.recorder(|_| {}));
+    recorder.run().await.unwrap();
+    let [stopped, other] = [1, 2].map(Partition::new);
+    let append = async |partition, version: &str, text: &str| {
+        let change = Change { version: version.parse().unwrap(), text: text.to_owned() };
+        assert!(JOURNALS.append(&keyspace, partition, &change).await.unwrap());
+    };
+    for (version, text) in [("1-1", "before"), ("1-2", "unknown"), ("1-3", "after")] {
+        append(stopped, version, text).await;
+    }
+    append(other, "1-1", "change").await;
+
+    let recorded = recorder.record(&[stopped, other]).await.unwrap();
+    assert_eq!(recorded.unknown, [stopped]);
+    assert_eq!(recorded.pages[&stopped].last().unwrap().text, "before", "it is recorded");
+    assert_eq!(recorded.pages[&other].last().unwrap().text, "change");
+    let done = recorder.run().await;
+    assert!(matches!(done, Err(RecordError::UnknownChange(at)) if at == stopped), "{done:?}");
+
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(61)).await;
+    tokio::time::resume();
+    recorder.run().await.unwrap();
+    let recorded = recorder.record(&[stopped]).await.unwrap();
+    assert_eq!(recorded.pages[&stopped].last().unwrap().text, "after");
+    let damaged = recorder.damaged_rows(stopped).await.unwrap();
+    assert_eq!(damaged.len(), 1, "{damaged:?}");
+    assert_eq!((&*damaged[0].table, &*damaged[0].key), ("journal", "version=1-2"));
 }
 
 #[tokio::test]

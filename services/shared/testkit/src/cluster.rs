@@ -82,6 +82,11 @@ impl RedisCluster {
         format!("{scheme}://{}@{}", credentials(user), addresses.join(","))
     }
 
+    /// Starts a further node that the others do not know.
+    pub async fn start_node(&self) -> RedisServer {
+        start_node(free_port(), true, &[]).await
+    }
+
     /// Returns all nodes, the initial primaries first.
     pub fn nodes(&self) -> &[RedisServer] {
         &self.nodes

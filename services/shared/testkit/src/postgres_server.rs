@@ -33,6 +33,9 @@ const SETTINGS: [&str; 11] = [
     "dynamic_shared_memory_type=mmap",
 ];
 
+/// The settings of a server that has or is a standby.
+const PRIMARY: [&str; 2] = ["wal_level=replica", "max_wal_senders=4"];
+
 /// The script that creates a role and a schema for each service with a database.
 const ROLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../deploy/postgresql/roles.sql");
 
@@ -86,12 +89,55 @@ impl PostgresServer {
         panic!("PostgreSQL does not start:\n{log}");
     }
 
+    /// Starts a server that may have a standby.
+    pub async fn start_primary() -> Self {
+        Self::start_with(&PRIMARY).await
+    }
+
+    /// Starts a standby of this server, which [`Self::start_primary`] has started: an asynchronous
+    /// replica.
+    pub async fn start_standby(&self) -> Self {
+        let standby = Self::empty(self.installation.clone(), &PRIMARY);
+        let mut copy = Command::new(self.installation.program("pg_basebackup"));
+        copy.args([
+            "--dbname",
+            &self.url(),
+            "--wal-method=stream",
+            "--checkpoint=fast",
+            "--no-sync",
+        ]);
+        copy.args(["--write-recovery-conf", "--pgdata"]).arg(standby.data()).stdin(Stdio::null());
+        standby.prepare(&mut copy);
+        let output = copy.output().expect("start pg_basebackup");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "pg_basebackup: {stderr}");
+        assert!(standby.run().await, "the standby does not start:\n{}", standby.log());
+        standby
+    }
+
+    /// Makes a standby a primary, and waits until it accepts writes.
+    pub async fn promote(&self) {
+        self.sql("SELECT pg_promote(wait => false)");
+        eventually("the standby is promoted", PATIENCE, async || {
+            self.sql("SELECT pg_is_in_recovery()") == "f"
+        })
+        .await;
+    }
+
     fn new(installation: Installation, settings: &'static [&'static str]) -> Self {
-        let directory = TempDir::with_prefix("microblog-postgres-").expect("make a directory");
-        let (port, running) = (free_port(), Mutex::default());
-        let server = Self { port, installation, settings, directory, running };
+        let server = Self::empty(installation, settings);
         server.init_data_dir();
         server
+    }
+
+    // Without a data directory.
+    fn empty(installation: Installation, settings: &'static [&'static str]) -> Self {
+        let directory = TempDir::with_prefix("microblog-postgres-").expect("make a directory");
+        if let Some(account) = &installation.account {
+            account.chown(directory.path());
+        }
+        let (port, running) = (free_port(), Mutex::default());
+        Self { port, installation, settings, directory, running }
     }
 
     /// Returns the port.
@@ -199,9 +245,6 @@ impl PostgresServer {
 
     // Creates the data directory with `initdb`.
     fn init_data_dir(&self) {
-        if let Some(account) = &self.installation.account {
-            account.chown(self.directory.path());
-        }
         let mut command = Command::new(self.installation.program("initdb"));
         command.args(["--username", "postgres", "--auth", "trust", "--encoding", "UTF8"]);
         command.args(["--locale", "C", "--no-sync", "--wal-segsize", "1", "--pgdata"]);
@@ -221,7 +264,8 @@ impl PostgresServer {
         eventually("PostgreSQL answers", PATIENCE, async || {
             is_running =
                 self.running().as_ref().is_some_and(|running| running.exit_status().is_none());
-            !is_running || self.pid_file_line(8).as_deref() == Some("ready")
+            let status = self.pid_file_line(8);
+            !is_running || matches!(status.as_deref(), Some("ready" | "standby"))
         })
         .await;
         is_running

@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     path::{Path, PathBuf},
+    process::Command,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -32,6 +33,7 @@ pub struct RedisServer {
     port: u16,
     tls_port: Option<u16>,
     options: Vec<String>,
+    environment: Vec<(String, String)>,
     directory: TempDir,
     running: Mutex<Option<ChildProcess>>,
 }
@@ -44,10 +46,15 @@ impl RedisServer {
 
     /// Starts a server with further options: names and values as in `redis.conf`.
     pub async fn start_with(options: &[(&str, &str)]) -> Self {
+        Self::start_in(options, &[]).await
+    }
+
+    /// Starts a server like [`Self::start_with`], with further environment variables.
+    pub async fn start_in(options: &[(&str, &str)], environment: &[(String, String)]) -> Self {
         require("redis-server");
         let mut log = String::new();
         for _ in 0..5 {
-            let server = Self::new(options);
+            let server = Self::new(options, environment);
             // Another process may have taken the port; the server then exits at once.
             if server.run().await {
                 return server;
@@ -83,7 +90,7 @@ impl RedisServer {
         .await;
     }
 
-    fn new(options: &[(&str, &str)]) -> Self {
+    fn new(options: &[(&str, &str)], environment: &[(String, String)]) -> Self {
         let tls_port = options.iter().find(|(name, _)| *name == "tls-port");
         let tls_port = tls_port.map(|(_, port)| port.parse().expect("a port"));
         let options =
@@ -92,7 +99,8 @@ impl RedisServer {
         write_acl(&directory.path().join("users.acl"));
         write_config(&directory.path().join("redis.conf"));
         let (port, options, running) = (free_port(), options.collect(), Mutex::default());
-        Self { port, tls_port, options, directory, running }
+        let environment = environment.to_vec();
+        Self { port, tls_port, options, environment, directory, running }
     }
 
     /// Returns the port.
@@ -167,6 +175,20 @@ impl RedisServer {
         self.signal(Signal::SIGCONT);
     }
 
+    /// Limits the size of its files (`RLIMIT_FSIZE`), or removes the limit. Writes beyond it fail, as on
+    /// a full disk.
+    ///
+    /// # Panics
+    /// If `prlimit` of util-linux is missing.
+    pub fn limit_files(&self, bytes: Option<u64>) {
+        let limit = bytes.map_or("unlimited".to_owned(), |bytes| bytes.to_string());
+        let id = self.running().as_ref().expect("redis-server runs").id();
+        let mut prlimit = Command::new("prlimit");
+        // Only the soft limit: an ordinary user can raise it again.
+        prlimit.args([format!("--pid={id}"), format!("--fsize={limit}:")]);
+        assert!(prlimit.status().is_ok_and(|it| it.success()), "prlimit: cannot limit the files");
+    }
+
     /// Returns the number of calls of each command since the start or the last reset, by lower-case
     /// name (`zadd`, `function|load`). Commands inside functions count, and so does the INFO of
     /// this method.
@@ -210,7 +232,15 @@ impl RedisServer {
 
     // Starts the process. Returns false if it exits before it answers.
     async fn run(&self) -> bool {
-        *self.running() = Some(ChildProcess::start("redis-server", &self.args(), &self.log_file()));
+        // At a limit of its files, writes fail in place of killing it.
+        let script = r#"trap "" XFSZ; exec redis-server "$@""#;
+        let mut args = vec!["-c".to_owned(), script.to_owned(), "redis-server".to_owned()];
+        args.extend(self.args());
+        let start = |command: &mut Command| {
+            command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        };
+        let running = ChildProcess::start_with("sh", &args, &self.log_file(), "KILL", start);
+        *self.running() = Some(running);
         let mut is_running = true;
         eventually("redis-server answers", PATIENCE, async || {
             is_running =

@@ -1,17 +1,22 @@
 //! The faults, by what they concern. Each file has its part of the table, and how they are injected.
 
+mod certificates;
+mod clocks;
 mod cluster;
 mod copies;
 mod database;
 mod failover;
 mod fanout;
+mod hostile;
+mod journal;
 mod network;
 mod overload;
+mod peers;
 mod redis_loss;
 mod redis_server;
 mod servers;
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use anyhow::Result;
 use tokio::time::sleep;
@@ -24,8 +29,8 @@ use crate::{
 /// Between two injections of a fault that repeats.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Returns all faults.
-pub(crate) fn all() -> Vec<Fault> {
+/// Returns all faults. Those of two versions need the programs of another one.
+pub(crate) fn all(other_programs: Option<&Path>) -> Vec<Fault> {
     let groups = [
         servers::all(),
         network::all(),
@@ -33,12 +38,18 @@ pub(crate) fn all() -> Vec<Fault> {
         cluster::all(),
         database::all(),
         fanout::all(),
+        journal::all(),
         overload::all(),
+        hostile::all(),
+        peers::all(),
+        clocks::all(),
+        certificates::all(),
         redis_loss::all(),
         copies::all(),
         failover::all(),
     ];
-    groups.into_iter().flatten().collect()
+    let mixed = other_programs.map(servers::mixed_versions);
+    groups.into_iter().flatten().chain(mixed).collect()
 }
 
 /// Returns what was seen by the clients: unknown outcomes.

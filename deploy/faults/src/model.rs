@@ -138,9 +138,9 @@ impl Model {
         self.ids.get(what).copied()
     }
 
-    /// Returns the name and the id of an account that exists.
-    pub(crate) fn some_account(&self) -> Option<(String, u64)> {
-        self.subjects().find_map(|subject| match subject {
+    /// Returns the names and ids of the accounts that exist for certain.
+    pub(crate) fn accounts(&self) -> impl Iterator<Item = (String, u64)> {
+        self.subjects().filter_map(|subject| match subject {
             Subject::Account(name) if self.certain(subject) == Some(present()) => {
                 Some((name.clone(), self.id(name)?))
             }

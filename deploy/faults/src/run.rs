@@ -35,6 +35,9 @@ pub(crate) struct Args {
     /// Only setups with this process layout
     #[arg(long, value_enum)]
     layout: Option<Layout>,
+    /// Directory with the programs of another version: injects that these replace servers, too
+    #[arg(long, value_name = "DIR")]
+    other_programs: Option<PathBuf>,
     /// Seed of the clients' choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -48,7 +51,7 @@ pub(crate) struct Args {
 
 /// Runs the command.
 pub(crate) async fn run(args: Args) -> Result<ExitCode> {
-    let mut faults = faults::all();
+    let mut faults = faults::all(args.other_programs.as_deref());
     for name in &args.only {
         ensure!(faults.iter().any(|fault| fault.name == *name), "there is no fault `{name}`");
     }
@@ -124,8 +127,7 @@ fn fill(row: &mut Row, verdict: Verdict) {
         Bite::Seen(_) => Status::Passed,
         Bite::Missed(_) => Status::Void,
     };
-    let (Bite::Seen(text) | Bite::Missed(text)) = bite;
-    row.bite = text;
+    row.bite = bite.text();
     row.checked = format!(
         "{acknowledged} acknowledged calls, {} comparisons, {} lost; `verify`",
         checked.comparisons, checked.lost

@@ -1,16 +1,21 @@
 //! A running system: the real programs, their Redis and their databases.
 
+mod certificates;
+mod clocks;
 mod commands;
 mod database;
 mod files;
 mod network;
 mod redis;
 
-use std::{cell::RefCell, process::ExitStatus, time::Duration};
+use std::{cell::RefCell, path::Path, process::ExitStatus, time::Duration};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use clap::ValueEnum;
-use microblog_local::launch::{self, Layout, Ports, Urls, program};
+use microblog_local::{
+    keys::Keys,
+    launch::{self, Layout, Ports, Urls, program},
+};
 use microblog_testkit::Process;
 use nix::{
     sys::signal::{Signal, kill},
@@ -20,6 +25,9 @@ use serde::Serialize;
 use tempfile::TempDir;
 
 pub(crate) use self::{
+    certificates::{Certificates, identity_key},
+    clocks::Clock,
+    commands::recorded_versions,
     database::{Database, DatabaseKind},
     files::Copy,
     network::{DELAY, Passage, Proxy},
@@ -31,6 +39,9 @@ pub(crate) const WRITE_BUDGET_MS: u64 = 2_000;
 
 /// A server drains for two seconds, and completes the calls that it has.
 const STOPPED: Duration = Duration::from_secs(30);
+
+/// The setting of logs with which servers log that they have read changed files.
+const LOGS_RELOADS: &str = "warn,microblog_files=info";
 
 /// When writes are acknowledged (`--durability`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
@@ -51,26 +62,51 @@ pub(crate) struct Setup {
     pub(crate) store: StoreKind,
     pub(crate) database: DatabaseKind,
     pub(crate) level: Level,
+    pub(crate) equipment: Equipment,
+}
+
+/// What only some faults need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Equipment {
+    Nothing,
+    /// A standby of PostgreSQL.
+    Standby,
+    /// The clocks of all servers and of Redis can be set.
+    Clocks,
+    /// TLS and signed identities between the servers.
+    Tls,
 }
 
 impl Setup {
     /// Returns the setup of `microblog up` at a level.
     pub(crate) const fn one(level: Level) -> Self {
         let (store, database) = (StoreKind::Single, DatabaseKind::Sqlite);
-        Self { layout: Layout::Colocated, store, database, level }
+        let equipment = Equipment::Nothing;
+        Self { layout: Layout::Colocated, store, database, level, equipment }
     }
 
     /// Returns a process for each service at a level, with PostgreSQL.
     pub(crate) const fn five(store: StoreKind, level: Level) -> Self {
-        Self { layout: Layout::Five, store, database: DatabaseKind::Postgres, level }
+        let (database, equipment) = (DatabaseKind::Postgres, Equipment::Nothing);
+        Self { layout: Layout::Five, store, database, level, equipment }
+    }
+
+    /// Returns this setup with an equipment.
+    pub(crate) const fn with(self, equipment: Equipment) -> Self {
+        Self { equipment, ..self }
     }
 }
 
 impl std::fmt::Display for Setup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { layout, store, database, level } = self;
-        let text = format!("{level:?}, {layout:?}, {store:?}, {database:?}");
-        f.write_str(&text.to_lowercase())
+        let Self { layout, store, database, level, equipment } = self;
+        let text = format!("{level:?}, {layout:?}, {store:?}, {database:?}").to_lowercase();
+        f.write_str(&text)?;
+        match equipment {
+            Equipment::Nothing => Ok(()),
+            equipment => write!(f, ", {}", format!("{equipment:?}").to_lowercase()),
+        }
     }
 }
 
@@ -85,7 +121,10 @@ struct Server {
 
 impl Server {
     fn start(&self) -> anyhow::Result<()> {
-        let path = program(self.name)?;
+        self.start_program(&program(self.name)?)
+    }
+
+    fn start_program(&self, path: &Path) -> anyhow::Result<()> {
         let path = path.to_str().context("the program's path is not UTF-8")?;
         let args: Vec<&str> = self.args.iter().map(String::as_str).collect();
         let environment: Vec<(&str, &str)> =
@@ -100,6 +139,8 @@ impl Server {
 pub(crate) struct System {
     pub(crate) redis: Redis,
     pub(crate) database: Database,
+    /// With [`Equipment::Tls`].
+    pub(crate) certificates: Option<Certificates>,
     urls: Urls,
     servers: Vec<Server>,
     /// Between the servers, and between each and its Redis if that is a single server. None if all
@@ -107,7 +148,7 @@ pub(crate) struct System {
     proxies: Vec<Proxy>,
     /// The names and logs of servers that were stopped.
     logs: RefCell<Vec<(&'static str, String)>>,
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 impl System {
@@ -116,24 +157,41 @@ impl System {
         let directory = TempDir::with_prefix("microblog-faults-")?;
         let ports = Ports::free()?;
         let redis = Redis::start(setup, directory.path(), ports).await?;
-        let database = Database::start(setup.database, directory.path()).await?;
+        let database = Database::start(setup, directory.path()).await?;
+        let certificates = match setup.equipment {
+            Equipment::Tls => Some(Certificates::new()?),
+            _ => None,
+        };
+        let scheme = if certificates.is_some() { "https" } else { "http" };
+        let urls = ports.urls_with(scheme, Keys::default());
+        let urls = Urls { gateway: ports.urls().gateway, ..urls };
         let (servers, proxies) = match setup.layout {
             Layout::Colocated => (launcher(&database, directory.path(), ports)?, Vec::new()),
-            Layout::Five => separate(&redis, &database, ports).await?,
+            Layout::Five => separate(&redis, &database, ports, scheme).await?,
         };
         let level = format!("{:?}", setup.level).to_lowercase();
         let mut system = Self {
             redis,
             database,
-            urls: ports.urls(),
+            certificates,
+            urls,
             servers,
             proxies,
             logs: RefCell::default(),
-            _directory: directory,
+            directory,
         };
         for server in &mut system.servers {
             let common = launch::DEFAULTS.map(|(name, value)| (name.to_owned(), value.to_owned()));
             server.environment.extend(common);
+            if let Some(certificates) = &system.certificates {
+                let service = server.name.trim_start_matches("microblog-");
+                server.environment.extend(certificates.of_server(service));
+                let log = ("MICROBLOG_LOG".to_owned(), LOGS_RELOADS.to_owned());
+                server.environment.push(log);
+            }
+            if setup.equipment == Equipment::Clocks {
+                server.environment.extend(Clock::Servers.prepare(system.directory.path())?);
+            }
             for (name, value) in [
                 ("MICROBLOG_DURABILITY", level.as_str()),
                 ("MICROBLOG_THREADS", "1"),
@@ -224,6 +282,15 @@ impl System {
         Ok(())
     }
 
+    /// Replaces a server by another version of its program, and waits until all are SERVING.
+    pub(crate) async fn replace_server(&self, name: &str, programs: &Path) -> anyhow::Result<()> {
+        let status = self.stop_server(name).await?;
+        ensure!(status.success(), "{name} exits with {status} after SIGTERM");
+        self.server(name)?.start_program(&programs.join(name))?;
+        self.wait_until_serving().await;
+        Ok(())
+    }
+
     /// Sends a signal to a server.
     pub(crate) fn signal_server(&self, name: &str, signal: Signal) -> anyhow::Result<()> {
         let process = self.server(name)?.process.borrow();
@@ -239,6 +306,11 @@ impl System {
     fn server(&self, name: &str) -> anyhow::Result<&Server> {
         let found = self.servers.iter().find(|server| server.name == name);
         found.with_context(|| format!("there is no server {name}"))
+    }
+
+    /// Closes the connections between the servers, and to a single Redis.
+    pub(crate) fn close_connections(&self) {
+        self.proxies.iter().for_each(Proxy::close_connections);
     }
 
     /// Returns the proxies of a caller, or of all, to a callee.
@@ -268,11 +340,7 @@ impl System {
 }
 
 /// `microblog up`.
-fn launcher(
-    database: &Database,
-    directory: &std::path::Path,
-    ports: Ports,
-) -> anyhow::Result<Vec<Server>> {
+fn launcher(database: &Database, directory: &Path, ports: Ports) -> anyhow::Result<Vec<Server>> {
     let data = redis::data_dir(directory).display().to_string();
     let flags = ["up", "--data-dir", &data, "--port-base", &ports.base().to_string()];
     let mut environment = vec![("MICROBLOG_DATABASE_URL".to_owned(), String::new())];
@@ -294,6 +362,7 @@ async fn separate(
     redis: &Redis,
     database: &Database,
     ports: Ports,
+    scheme: &str,
 ) -> anyhow::Result<(Vec<Server>, Vec<Proxy>)> {
     let (mut servers, mut proxies) = (Vec::new(), Vec::new());
     for (caller, name, offset, callees) in [
@@ -312,7 +381,7 @@ async fn separate(
         let mut args = vec![format!("--listen=127.0.0.1:{port}")];
         for &(callee, offset) in callees {
             let proxy = Proxy::start(caller, callee, ports.at(offset)).await?;
-            args.push(format!("--{callee}-url=http://127.0.0.1:{}", proxy.port()));
+            args.push(format!("--{callee}-url={scheme}://127.0.0.1:{}", proxy.port()));
             proxies.push(proxy);
         }
         let mut environment =

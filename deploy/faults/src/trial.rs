@@ -52,6 +52,12 @@ impl Bite {
     pub(crate) fn seen_if(seen: bool, what: String) -> Self {
         if seen { Self::Seen(what) } else { Self::Missed(what) }
     }
+
+    /// Returns what was seen or missed.
+    pub(crate) fn text(self) -> String {
+        let (Self::Seen(text) | Self::Missed(text)) = self;
+        text
+    }
 }
 
 /// A system under load.

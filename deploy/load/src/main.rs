@@ -7,7 +7,6 @@ mod data_set;
 mod follow_graph;
 mod load_driver;
 mod memory;
-mod raw_call;
 mod redis_info;
 mod report;
 mod results;

@@ -6,6 +6,7 @@ pub mod graph;
 pub mod keys;
 pub mod launch;
 pub mod progress;
+pub mod raw_call;
 pub mod remote;
 pub mod serve;
 pub mod services;

@@ -11,7 +11,7 @@ use tonic::{
 };
 
 /// Calls a method and returns the encoded response.
-pub(crate) async fn unary(
+pub async fn unary(
     channel: Channel,
     path: PathAndQuery,
     request: Request<Bytes>,
@@ -24,7 +24,7 @@ pub(crate) async fn unary(
 
 /// A codec that passes bytes through.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct RawCodec;
+pub struct RawCodec;
 
 impl Codec for RawCodec {
     type Encode = Bytes;

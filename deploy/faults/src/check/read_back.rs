@@ -78,7 +78,7 @@ impl World {
     }
 }
 
-async fn account(mut gateway: Gateway, name: String) -> Result<Option<(String, Account)>> {
+async fn account(gateway: Gateway, name: String) -> Result<Option<(String, Account)>> {
     let request = ViewUserRequest { user: by_name(&name) };
     let call = || {
         let (mut gateway, request) = (gateway.clone(), request.clone());

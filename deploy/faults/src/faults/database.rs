@@ -1,10 +1,13 @@
 //! Faults of PostgreSQL, which keeps its data.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use microblog_testkit::PostgresServer;
 
-use super::{five, repeatedly};
-use crate::trial::{Bite, Fault, Trial};
+use super::{five, redis_loss::lose_and_restore, repeatedly};
+use crate::{
+    system::{Database, Equipment, Level, Setup, StoreKind, recorded_versions},
+    trial::{Bite, Fault, Trial},
+};
 
 /// Calls that fail meanwhile.
 const FAILED: usize = 20;
@@ -40,6 +43,14 @@ pub(super) fn all() -> Vec<Fault> {
             "NOT_RECORDED",
             five(),
             |trial| Box::pin(read_only(trial)),
+        ),
+        Fault::new(
+            "database-failover",
+            "PostgreSQL is killed, and a standby that lacks the last transactions is promoted; once it \
+             has them again, all data of Redis are lost; `microblog restore`",
+            "the standby is behind; STORES_MISMATCHED",
+            vec![Setup::five(StoreKind::Single, Level::Recorded).with(Equipment::Standby)],
+            |trial| Box::pin(failed_over(trial)),
         ),
     ]
 }
@@ -92,6 +103,24 @@ fn set_read_only(trial: &Trial, is_read_only: bool) -> Result<()> {
     database.sql(&format!("ALTER SYSTEM SET default_transaction_read_only = {is_read_only}"));
     database.sql("SELECT pg_reload_conf()");
     Ok(())
+}
+
+/// A standby that has stopped to replicate becomes the primary, and is brought up to date from Redis:
+/// Redis can then be restored from it.
+async fn failed_over(trial: &mut Trial) -> Result<Bite> {
+    trial.before().await;
+    let Database::WithStandby(pair) = &trial.system.database else { bail!("there is no standby") };
+    pair.standby.sql("ALTER SYSTEM SET primary_conninfo = ''");
+    pair.standby.sql("SELECT pg_reload_conf()");
+    trial.meanwhile().await;
+    let (ahead, behind) = (recorded_versions(&pair.primary), recorded_versions(&pair.standby));
+    let lacking = ahead.iter().filter(|&(at, version)| behind.get(at) < Some(version)).count();
+    pair.fail_over().await;
+    trial.after().await;
+    trial.system.wait_until_recorded().await?;
+    let seen = lose_and_restore(trial).await?.text();
+    let seen = format!("a standby that is behind in {lacking} partitions, {seen}");
+    Ok(Bite::seen_if(lacking > 0, seen))
 }
 
 async fn end(trial: &Trial, since: usize) -> Result<Bite> {

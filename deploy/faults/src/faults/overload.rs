@@ -5,19 +5,23 @@ use std::{collections::BTreeMap, time::Duration};
 use anyhow::{Context as _, Result, ensure};
 use futures::{StreamExt as _, stream};
 use microblog_local::remote;
-use microblog_proto::gateway::{ViewHomeRequest, gateway_service_client::GatewayServiceClient};
-use microblog_testkit::redis::cmd;
+use microblog_proto::gateway::{
+    ViewHomeRequest, WatchHomeRequest, WatchHomeResponse,
+    gateway_service_client::GatewayServiceClient,
+};
+use microblog_testkit::{eventually, redis::cmd};
 use tokio::{
     io::AsyncWriteExt as _,
     net::TcpStream,
+    task::JoinSet,
     time::{interval, sleep},
 };
-use tonic::Code;
+use tonic::{Code, Status, Streaming, transport::Channel};
 
 use super::five;
 use crate::{
     check::{as_viewer, login},
-    system::{Level, Setup, StoreKind},
+    system::{Level, Passage, Proxy, Setup, StoreKind},
     trial::{Bite, Fault, Trial},
 };
 
@@ -27,6 +31,12 @@ const INTERVAL: Duration = Duration::from_millis(2);
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\x12\x04";
 
 const READERS: usize = 2_000;
+
+const VIEWERS: usize = 8;
+/// As many as a viewer may have.
+const WATCHES: usize = 8;
+/// The keepalive of a connection notices later that its client has vanished.
+const GONE: Duration = Duration::from_secs(90);
 
 /// Returns these faults.
 pub(super) fn all() -> Vec<Fault> {
@@ -45,6 +55,13 @@ pub(super) fn all() -> Vec<Fault> {
             "pages, all of them equal",
             five(),
             |trial| Box::pin(cold_timeline(trial)),
+        ),
+        Fault::new(
+            "watchers-vanished",
+            "64 clients watch their home timelines: some read, some do not, and some vanish",
+            "posts that were read; the viewers can watch again",
+            five(),
+            |trial| Box::pin(watchers_vanished(trial)),
         ),
     ]
 }
@@ -76,7 +93,7 @@ async fn connections_dropped(trial: &mut Trial) -> Result<Bite> {
 async fn cold_timeline(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
     trial.load.stop().await?;
-    let (name, id) = trial.load.shared.model.borrow().some_account().context("no account")?;
+    let (name, id) = trial.load.shared.model.borrow().accounts().next().context("no account")?;
     let gateway = GatewayServiceClient::new(remote::channel(&trial.system.urls().gateway)?);
     let token = login(&gateway, &name).await?;
     let mut connection = trial.system.redis.single()?.admin().await;
@@ -112,4 +129,71 @@ async fn cold_timeline(trial: &mut Trial) -> Result<Bite> {
     ensure!(found.len() == 1, "one timeline is read as {found:?}");
     let posts = found.keys().next().map_or(0, Vec::len);
     Ok(Bite::seen_if(posts > 0, format!("{READERS} equal pages of {posts} posts")))
+}
+
+/// Clients watch their home timelines. Some do not read, and some vanish without an end of their
+/// connections. Later, their viewers may watch as often as before.
+async fn watchers_vanished(trial: &mut Trial) -> Result<Bite> {
+    trial.before().await;
+    let url = &trial.system.urls().gateway;
+    let port = url.rsplit_once(':').context("a URL has a port")?.1.parse()?;
+    let network = Proxy::start("watchers", "gateway", port).await?;
+    let connect =
+        |url: &str| Ok::<_, anyhow::Error>(GatewayServiceClient::new(remote::channel(url)?));
+    let reading = connect(url)?;
+    let (stalled, vanishing) =
+        (connect(url)?, connect(&format!("http://127.0.0.1:{}", network.port()))?);
+    let viewers: Vec<_> = trial.load.shared.model.borrow().accounts().take(VIEWERS).collect();
+    let (mut readers, mut others, mut tokens) = (JoinSet::new(), Vec::new(), Vec::new());
+    for (name, _) in viewers {
+        let token = login(&reading, &name).await?;
+        for number in 0..WATCHES {
+            match number % 3 {
+                0 => {
+                    let mut posts = watch(&reading, &token).await?;
+                    readers.spawn(async move {
+                        let mut read = 0;
+                        while let Ok(Some(page)) = posts.message().await {
+                            read += page.posts.len();
+                        }
+                        read
+                    });
+                }
+                1 => others.push(watch(&stalled, &token).await?),
+                _ => others.push(watch(&vanishing, &token).await?),
+            }
+        }
+        tokens.push(token);
+    }
+    let rejected = watch(&reading, &tokens[0]).await.err().context("there is no limit")?;
+    ensure!(remote::error_message(&rejected).contains("WATCH_LIMIT"), "{rejected}");
+    trial.meanwhile().await;
+    network.set(Passage::Cut);
+    eventually("those that vanished do not count", GONE, async || {
+        let mut opened = Vec::new();
+        for token in &tokens {
+            opened.extend(watch(&stalled, token).await);
+        }
+        opened.len() == tokens.len()
+    })
+    .await;
+    drop((reading, stalled, vanishing, others));
+    trial.after().await;
+    trial.load.stop().await?;
+    // The servers end what still watches.
+    trial.system.stop_server("microblog-gateway").await?;
+    trial.system.start_server("microblog-gateway").await?;
+    let read: usize = readers.join_all().await.into_iter().sum();
+    let seen = format!("{read} posts read, {} viewers watch again", tokens.len());
+    Ok(Bite::seen_if(read > 0, seen))
+}
+
+async fn watch(
+    gateway: &GatewayServiceClient<Channel>,
+    token: &str,
+) -> Result<Streaming<WatchHomeResponse>, Status> {
+    // Without a deadline.
+    let mut request = as_viewer(token, WatchHomeRequest::default())?;
+    request.metadata_mut().remove("grpc-timeout");
+    Ok(gateway.clone().watch_home(request).await?.into_inner())
 }

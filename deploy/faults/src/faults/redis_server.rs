@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use microblog_testkit::redis::{Value, aio::MultiplexedConnection, cmd};
 use tokio::time::sleep;
 
@@ -65,6 +65,20 @@ pub(super) fn all() -> Vec<Fault> {
             |trial| Box::pin(full(trial)),
         ),
         Fault::new(
+            "redis-disk-full",
+            "Redis cannot write its append-only file any more, as on a full disk; later it can",
+            "failed calls; MISCONF in its log",
+            five(),
+            |trial| Box::pin(disk_full(trial)),
+        ),
+        Fault::new(
+            "redis-disk-full-killed",
+            "as redis-disk-full, and Redis is killed meanwhile",
+            "failed calls",
+            five(),
+            |trial| Box::pin(killed_with_full_disk(trial)),
+        ),
+        Fault::new(
             "redis-disconnects",
             "Redis closes all connections, twenty times in 4 s",
             "closed connections",
@@ -121,12 +135,16 @@ async fn truncated(trial: &mut Trial) -> Result<Bite> {
     Ok(Bite::seen_if(found > 0, format!("lost changes, found {found} times")))
 }
 
-fn truncate(directory: &Path) -> Result<()> {
+/// Returns the file to which it appends.
+fn newest_increment(directory: &Path) -> Result<PathBuf> {
     let files = fs::read_dir(directory.join("appendonlydir"))?;
-    let files: Vec<PathBuf> = files.filter_map(|file| Some(file.ok()?.path())).collect();
-    let is_increment = |path: &&PathBuf| path.to_string_lossy().ends_with(".incr.aof");
-    let newest = files.iter().filter(is_increment).max().context("no append-only file")?;
-    let file = fs::OpenOptions::new().write(true).open(newest)?;
+    let files = files.filter_map(|file| Some(file.ok()?.path()));
+    let is_increment = |path: &PathBuf| path.to_string_lossy().ends_with(".incr.aof");
+    files.filter(is_increment).max().context("no append-only file")
+}
+
+fn truncate(directory: &Path) -> Result<()> {
+    let file = fs::OpenOptions::new().write(true).open(newest_increment(directory)?)?;
     let length = file.metadata()?.len();
     file.set_len(length.saturating_sub(CUT_BYTES))?;
     Ok(())
@@ -146,6 +164,40 @@ async fn full(trial: &mut Trial) -> Result<Bite> {
     trial.after().await;
     let rejected = trial.load.shared.log.count("STORE_FULL", since);
     Ok(Bite::Seen(format!("{rejected} calls STORE_FULL")))
+}
+
+/// It cannot write its append-only file any more, and later it can.
+async fn disk_full(trial: &mut Trial) -> Result<Bite> {
+    trial.before().await;
+    let since = trial.load.shared.log.len();
+    fill_disk(trial, since).await?;
+    let redis = trial.system.redis.single()?;
+    redis.limit_files(None);
+    trial.after().await;
+    let unknown = trial.load.shared.log.unknown(since);
+    let solved = redis.log().contains("AOF write error looks solved");
+    Ok(Bite::seen_if(solved, format!("a write error, {unknown} unknown outcomes")))
+}
+
+/// As [`disk_full`], and it is killed meanwhile.
+async fn killed_with_full_disk(trial: &mut Trial) -> Result<Bite> {
+    trial.before().await;
+    let since = trial.load.shared.log.len();
+    fill_disk(trial, since).await?;
+    // It starts without the limit.
+    trial.system.redis.kill_and_change(|_| Ok(())).await?;
+    trial.after().await;
+    Ok(seen_calls(trial, since))
+}
+
+/// Limits the size of its files to that of now, and waits until calls fail.
+async fn fill_disk(trial: &Trial, since: usize) -> Result<()> {
+    let redis = trial.system.redis.single()?;
+    let size = newest_increment(redis.directory())?.metadata()?.len();
+    redis.limit_files(Some(size));
+    trial.load.unknown(FAILED, since).await;
+    ensure!(redis.log().contains("Error writing to the AOF file"), "Redis logs no write error");
+    Ok(())
 }
 
 /// It closes all connections again and again.

@@ -1,8 +1,9 @@
 //! Faults of our own servers.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
+use microblog_local::launch::program;
 use microblog_testkit::{PATIENCE, eventually, redis::cmd};
 use nix::sys::signal::Signal;
 use tokio::time::sleep;
@@ -13,8 +14,8 @@ use crate::{
     trial::{Bite, Fault, Trial},
 };
 
-/// Longer than all timeouts of calls between servers.
-const FROZEN: Duration = Duration::from_secs(10);
+/// Longer than all timeouts of calls between servers, and than all leases.
+const FROZEN: Duration = Duration::from_secs(30);
 /// Calls that fail meanwhile.
 const FAILED: usize = 10;
 
@@ -39,7 +40,7 @@ pub(super) fn all() -> Vec<Fault> {
         ));
         faults.push(Fault::new(
             format!("{service}-frozen"),
-            format!("{service} stops for 10 s (SIGSTOP), and goes on"),
+            format!("{service} stops for 30 s (SIGSTOP), and goes on"),
             bites,
             five(),
             move |trial| Box::pin(frozen(trial, program)),
@@ -63,6 +64,24 @@ pub(super) fn all() -> Vec<Fault> {
         |trial| Box::pin(restarted(trial)),
     ));
     faults
+}
+
+/// Returns the fault of two versions side by side.
+pub(super) fn mixed_versions(other_programs: &Path) -> Fault {
+    let other_programs = other_programs.to_owned();
+    Fault::new(
+        "versions-mixed",
+        "each server is replaced by another version, one after the other, and back",
+        "all exit with 0",
+        vec![
+            Setup::five(StoreKind::Single, Level::Recorded),
+            Setup::five(StoreKind::Cluster, Level::Recorded),
+        ],
+        move |trial| {
+            let other_programs = other_programs.clone();
+            Box::pin(async move { mixed(trial, &other_programs).await })
+        },
+    )
 }
 
 /// A server is killed (SIGKILL) and starts again.
@@ -101,6 +120,23 @@ async fn restarted(trial: &mut Trial) -> Result<Bite> {
     }
     let unknown = trial.load.shared.log.unknown(since);
     Ok(Bite::Seen(format!("{} drained servers, {unknown} unknown outcomes", programs.len())))
+}
+
+/// Each server is replaced by another version, callees first, and back.
+async fn mixed(trial: &mut Trial, other_programs: &Path) -> Result<Bite> {
+    trial.before().await;
+    let since = trial.load.shared.log.len();
+    let own = program("microblog")?;
+    let own_programs = own.parent().context("a program has a directory")?;
+    let programs = trial.system.server_names();
+    for version in [other_programs, own_programs] {
+        for program in &programs {
+            trial.system.replace_server(program, version).await?;
+            trial.after().await;
+        }
+    }
+    let unknown = trial.load.shared.log.unknown(since);
+    Ok(Bite::Seen(format!("{} replacements, {unknown} unknown outcomes", 2 * programs.len())))
 }
 
 /// Waits until the server is missed, and returns by what. No write waits for the timeline service:

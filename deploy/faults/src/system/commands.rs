@@ -7,7 +7,7 @@ use microblog_local::{launch::program, remote};
 use microblog_testkit::{PATIENCE, PostgresServer, eventually};
 use tokio::{task::spawn_blocking, time::Instant};
 
-use super::System;
+use super::{Certificates, System};
 use crate::clock::{self, Millis};
 
 /// A violation may be a step that a sweeper has yet to complete.
@@ -70,6 +70,13 @@ impl System {
         }
     }
 
+    /// Repairs what can be repaired. Returns the number of partition clocks that were set back.
+    pub(crate) async fn repair(&self) -> Result<usize> {
+        let (success, text) = self.run("verify", &["--repair"]).await?;
+        ensure!(success, "microblog verify --repair:\n{text}");
+        Ok(text.lines().filter(|line| line.contains("is set back by")).count())
+    }
+
     /// Runs a command of the launcher on this system. Returns whether it succeeded, and its output.
     async fn run(&self, name: &str, flags: &[&str]) -> Result<(bool, String)> {
         let urls = self.urls();
@@ -83,6 +90,7 @@ impl System {
         ] {
             command.env(name, url);
         }
+        command.envs(self.certificates.iter().flat_map(Certificates::of_command));
         let output = spawn_blocking(move || command.output()).await??;
         let text = [output.stdout, output.stderr].concat();
         Ok((output.status.success(), String::from_utf8_lossy(&text).into_owned()))
@@ -104,7 +112,7 @@ fn recorded_at(line: &str) -> Result<((String, u64), Millis)> {
 
 /// Returns the recorded version of each partition, by the prefix of the service's keys and the
 /// partition.
-fn recorded_versions(postgres: &PostgresServer) -> BTreeMap<(String, u64), u64> {
+pub(crate) fn recorded_versions(postgres: &PostgresServer) -> BTreeMap<(String, u64), u64> {
     let select = |(prefix, schema)| {
         format!("SELECT '{prefix}', partition, version FROM \"{schema}\".journal_positions")
     };

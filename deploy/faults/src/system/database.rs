@@ -1,12 +1,15 @@
 //! The databases of the services.
 
-use std::path::{Path, PathBuf};
+use std::{
+    cell::Cell,
+    path::{Path, PathBuf},
+};
 
 use anyhow::Result;
 use microblog_testkit::PostgresServer;
 use serde::Serialize;
 
-use super::files::Copy;
+use super::{Equipment, Proxy, Setup, files::Copy};
 
 /// The services with a database.
 pub(super) const RECORDED: [&str; 3] = ["user", "relation", "post"];
@@ -26,12 +29,42 @@ pub(crate) enum Database {
     /// A file for each service in this directory.
     Sqlite(PathBuf),
     Postgres(PostgresServer),
+    WithStandby(Box<WithStandby>),
+}
+
+/// A PostgreSQL server with a standby, behind the address of both.
+pub(crate) struct WithStandby {
+    pub(crate) primary: PostgresServer,
+    pub(crate) standby: PostgresServer,
+    address: Proxy,
+    is_promoted: Cell<bool>,
+}
+
+impl WithStandby {
+    async fn start() -> Result<Self> {
+        let primary = PostgresServer::start_primary().await;
+        primary.create_roles(PASSWORD);
+        let standby = primary.start_standby().await;
+        let address = Proxy::start("services", "database", primary.port()).await?;
+        Ok(Self { primary, standby, address, is_promoted: Cell::new(false) })
+    }
+
+    /// Kills the primary, and promotes the standby.
+    pub(crate) async fn fail_over(&self) {
+        self.primary.kill();
+        self.standby.promote().await;
+        self.is_promoted.set(true);
+        self.address.redirect(self.standby.port());
+    }
 }
 
 impl Database {
-    pub(super) async fn start(kind: DatabaseKind, directory: &Path) -> Result<Self> {
-        Ok(match kind {
+    pub(super) async fn start(setup: Setup, directory: &Path) -> Result<Self> {
+        Ok(match setup.database {
             DatabaseKind::Sqlite => Self::Sqlite(directory.to_owned()),
+            DatabaseKind::Postgres if setup.equipment == Equipment::Standby => {
+                Self::WithStandby(Box::new(WithStandby::start().await?))
+            }
             DatabaseKind::Postgres => {
                 let server = PostgresServer::start().await;
                 server.create_roles(PASSWORD);
@@ -50,31 +83,34 @@ impl Database {
                 format!("sqlite://{}/{service}.sqlite?mode=rwc", directory.display())
             }
             Self::Postgres(server) => server.url_of(service, PASSWORD),
+            Self::WithStandby(pair) => {
+                let (own, common) = (pair.primary.port(), pair.address.port());
+                let url = pair.primary.url_of(service, PASSWORD);
+                url.replace(&format!(":{own}/"), &format!(":{common}/"))
+            }
         })
     }
 
-    /// Returns the server, if there is one.
+    /// Returns the server, if there is one: with a standby, the primary.
     pub(crate) fn server(&self) -> Option<&PostgresServer> {
         match self {
             Self::Sqlite(_) => None,
             Self::Postgres(server) => Some(server),
+            Self::WithStandby(pair) if pair.is_promoted.get() => Some(&pair.standby),
+            Self::WithStandby(pair) => Some(&pair.primary),
         }
     }
 
     /// Returns the directory of the data, and the names of the files.
     fn files(&self) -> (PathBuf, Vec<String>) {
-        match self {
-            Self::Sqlite(directory) => {
-                let endings = ["", "-wal", "-shm"];
-                let of = |service| endings.map(|ending| format!("{service}.sqlite{ending}"));
-                (directory.clone(), RECORDED.into_iter().flat_map(of).collect())
-            }
-            Self::Postgres(server) => {
-                let data = server.data();
-                let directory = data.parent().unwrap_or(&data).to_owned();
-                (directory, vec!["data".to_owned()])
-            }
+        if let Self::Sqlite(directory) = self {
+            let endings = ["", "-wal", "-shm"];
+            let of = |service| endings.map(|ending| format!("{service}.sqlite{ending}"));
+            return (directory.clone(), RECORDED.into_iter().flat_map(of).collect());
         }
+        let data = self.server().map(PostgresServer::data).unwrap_or_default();
+        let directory = data.parent().unwrap_or(&data).to_owned();
+        (directory, vec!["data".to_owned()])
     }
 
     /// Copies the data, which nothing may use.
@@ -93,9 +129,6 @@ impl Database {
 
     /// Returns the log of the server, if there is one.
     pub(super) fn log(&self) -> Option<String> {
-        match self {
-            Self::Sqlite(_) => None,
-            Self::Postgres(server) => Some(server.log()),
-        }
+        self.server().map(PostgresServer::log)
     }
 }

@@ -9,6 +9,7 @@ use tokio::{
         TcpListener, TcpStream,
         tcp::{OwnedReadHalf, OwnedWriteHalf},
     },
+    sync::Notify,
     task::JoinSet,
     time::sleep,
 };
@@ -50,28 +51,31 @@ pub(crate) struct Proxy {
 /// What the connections of a proxy share.
 #[derive(Default)]
 struct Link {
+    target: Cell<u16>,
     passage: Cell<Passage>,
+    /// Ends all connections.
+    closing: Notify,
     /// The number of messages that were lost or delayed.
     affected: Cell<u64>,
 }
 
 impl Proxy {
     /// Starts a proxy on a free port to another one, both on 127.0.0.1.
-    pub(super) async fn start(
+    pub(crate) async fn start(
         caller: &'static str,
         callee: &'static str,
         target: u16,
     ) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let port = listener.local_addr()?.port();
-        let link = Rc::new(Link::default());
+        let link = Rc::new(Link { target: Cell::new(target), ..Link::default() });
         let mut accepting = JoinSet::new();
-        accepting.spawn_local(accept(listener, target, link.clone()));
+        accepting.spawn_local(accept(listener, link.clone()));
         Ok(Self { caller, callee, port, link, _accepting: accepting })
     }
 
     /// Returns its port.
-    pub(super) fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
@@ -80,32 +84,44 @@ impl Proxy {
         self.link.passage.set(passage);
     }
 
+    /// Closes all connections.
+    pub(crate) fn close_connections(&self) {
+        self.link.closing.notify_waiters();
+    }
+
+    /// Sets the port to which new connections go, and closes the old ones.
+    pub(crate) fn redirect(&self, target: u16) {
+        self.link.target.set(target);
+        self.close_connections();
+    }
+
     /// Returns how many messages were lost or delayed so far.
     pub(crate) fn affected(&self) -> u64 {
         self.link.affected.get()
     }
 }
 
-async fn accept(listener: TcpListener, target: u16, link: Rc<Link>) {
+async fn accept(listener: TcpListener, link: Rc<Link>) {
     let mut connections = JoinSet::new();
     while let Ok((caller, _)) = listener.accept().await {
         let link = link.clone();
         connections.spawn_local(async move {
             // An error ends the connection, as it would without a proxy.
-            let _ = relay(caller, target, &link).await;
+            let _ = relay(caller, &link).await;
         });
         while connections.try_join_next().is_some() {}
     }
 }
 
 /// Relays both directions until one side closes the connection.
-async fn relay(caller: TcpStream, target: u16, link: &Link) -> io::Result<()> {
-    let callee = TcpStream::connect(("127.0.0.1", target)).await?;
+async fn relay(caller: TcpStream, link: &Link) -> io::Result<()> {
+    let callee = TcpStream::connect(("127.0.0.1", link.target.get())).await?;
     caller.set_nodelay(true)?;
     callee.set_nodelay(true)?;
     let (from_caller, to_caller) = caller.into_split();
     let (from_callee, to_callee) = callee.into_split();
     tokio::select! {
+        () = link.closing.notified() => Ok(()),
         ended = forward(from_caller, to_callee, link, Direction::Request) => ended,
         ended = forward(from_callee, to_caller, link, Direction::Reply) => ended,
     }

@@ -18,7 +18,7 @@ use nix::{
 use serde::Serialize;
 
 use super::{
-    Setup,
+    Clock, Equipment, Setup,
     files::{self, Copy},
 };
 
@@ -64,7 +64,13 @@ impl Redis {
                 Self::Private(data.path().join("redis"))
             }
             (Layout::Colocated, _) => bail!("`microblog up` starts a single redis-server"),
-            (Layout::Five, StoreKind::Single) => Self::Single(RedisServer::start().await),
+            (Layout::Five, StoreKind::Single) => {
+                let environment = match setup.equipment {
+                    Equipment::Clocks => Clock::Redis.prepare(directory)?.to_vec(),
+                    _ => Vec::new(),
+                };
+                Self::Single(RedisServer::start_in(&[], &environment).await)
+            }
             (Layout::Five, StoreKind::Sentinel) => {
                 Self::Sentinel(Sentinels::start_with_timeout(SENTINEL_DOWN_AFTER_MS).await)
             }

@@ -6,6 +6,7 @@ use std::cell::{Cell, RefCell};
 
 use bytes::Bytes;
 use http::uri::PathAndQuery;
+use microblog_local::raw_call;
 use microblog_proto::gateway::{
     FollowRequest, LikeRequest, PublishRequest, UnfollowRequest, UnlikeRequest, UserRef,
     ViewFollowersRequest, ViewHomeRequest, ViewUserTimelineRequest, user_ref,
@@ -16,10 +17,7 @@ use tonic::{Request, Status, transport::Channel};
 use uuid::Uuid;
 
 use super::{MIX, Scenario, methods::Method};
-use crate::{
-    data_set::{DataSet, Session},
-    raw_call,
-};
+use crate::data_set::{DataSet, Session};
 
 /// The size of a page of followers.
 pub(crate) const PAGE_SIZE: usize = 50;

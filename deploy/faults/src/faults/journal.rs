@@ -1,0 +1,52 @@
+//! Faults of the change journals.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use microblog_testkit::{eventually, redis::cmd};
+
+use super::five;
+use crate::trial::{Bite, Fault, Trial};
+
+/// The prefixes of the keys of the services with a journal.
+const SERVICES: [&str; 3] = ["user", "rel", "post"];
+const UNKNOWN: &str = "future 1 2";
+/// The partition waits for a minute.
+const LEFT_OUT: Duration = Duration::from_secs(120);
+
+/// Returns these faults.
+pub(super) fn all() -> Vec<Fault> {
+    vec![Fault::new(
+        "journals-poisoned",
+        "a change of an unknown kind is added to a journal of each service",
+        "the changes are left out after a minute",
+        five(),
+        |trial| Box::pin(poisoned(trial)),
+    )]
+}
+
+/// A change of an unknown kind is added to the journals of one account's partition. Calls of other
+/// partitions go on meanwhile.
+async fn poisoned(trial: &mut Trial) -> Result<Bite> {
+    trial.before().await;
+    let since = trial.load.shared.log.len();
+    let (_, id) = trial.load.shared.model.borrow().accounts().next().context("no account")?;
+    let partition = (id >> 2) % 1_024;
+    let mut connection = trial.system.redis.single()?.admin().await;
+    for service in SERVICES {
+        let key = format!("{service}:{{{partition}}}:journal");
+        let mut range = cmd("XREVRANGE");
+        range.arg(&key).arg("+").arg("-").arg("COUNT").arg(1);
+        let newest: Vec<(String, Vec<String>)> = range.query_async(&mut connection).await?;
+        let epoch = newest.first().and_then(|(version, _)| Some(version.split_once('-')?.0));
+        let next = format!("{}-*", epoch.context("a journal is empty")?);
+        cmd("XADD").arg(&key).arg(next).arg("c").arg(UNKNOWN).exec_async(&mut connection).await?;
+    }
+    trial.meanwhile().await;
+    let left_out = async || trial.system.logged("unknown change left out");
+    eventually("the changes are left out", LEFT_OUT, async || left_out().await >= SERVICES.len())
+        .await;
+    trial.after().await;
+    let rejected = trial.load.shared.log.count("NOT_RECORDED", since);
+    Ok(Bite::Seen(format!("{} changes left out, {rejected} calls NOT_RECORDED", left_out().await)))
+}

@@ -149,4 +149,14 @@ mod tests {
             assert_eq!(JournalEntry::parse(entry), None, "{entry}");
         }
     }
+
+    #[test]
+    fn fuzz_entries() {
+        bolero::check!().for_each(|bytes: &[u8]| {
+            let text = String::from_utf8_lossy(bytes);
+            if JournalEntry::parse(&text).is_some() {
+                assert!(text.split(' ').count() >= 3, "{text}");
+            }
+        });
+    }
 }

@@ -493,7 +493,6 @@ mod tests {
     use std::collections::BTreeSet;
 
     use clap::Parser as _;
-    use microblog_keyspace::Version;
     use proptest::{collection::vec, prelude::*};
     use sqlx::Row as _;
 

@@ -312,4 +312,19 @@ mod tests {
         assert_eq!(place(&many), Err(TokenError::Invalid));
         assert!(place(&many[..many.len() - 2]).is_ok());
     }
+
+    #[test]
+    fn fuzz_cursors() {
+        let scope = Scope::new("GetHomeTimeline").with(4);
+        bolero::check!().with_type::<Vec<u64>>().for_each(|numbers| {
+            if let Ok(seen) = SeenPosts::from_numbers(numbers) {
+                let token = seen.token(scope);
+                assert_eq!(SeenPosts::from_token(scope, &token), Ok(Some(seen)));
+            }
+            if let Ok(Some(cursor)) = PageCursor::from_token(scope, &scope.token_of(numbers)) {
+                let token = cursor.token(scope);
+                assert_eq!(PageCursor::from_token(scope, &token), Ok(Some(cursor)));
+            }
+        });
+    }
 }

@@ -241,4 +241,21 @@ mod tests {
             prop_assert_eq!(newest(of_posts(posts), max), of_posts(expected));
         }
     }
+
+    #[test]
+    fn fuzz_records() {
+        let author = UserId::new(4).unwrap();
+        bolero::check!().for_each(|bytes: &[u8]| {
+            if let Some(record) = bytes.first_chunk()
+                && let Some(entry) = Entry::from_home_record(record)
+            {
+                assert_eq!(Entry::from_home_record(&entry.home_record()), Some(entry));
+            }
+            if let Some(record) = bytes.first_chunk()
+                && let Some(entry) = Entry::from_user_record(author, record)
+            {
+                assert_eq!(Entry::from_user_record(author, &entry.user_record()), Some(entry));
+            }
+        });
+    }
 }

@@ -172,4 +172,14 @@ mod tests {
         job.kind = 99;
         assert!(!job.is_supported());
     }
+
+    #[test]
+    fn fuzz_jobs() {
+        bolero::check!().for_each(|bytes: &[u8]| {
+            if let Ok(job) = Job::decode(bytes) {
+                assert!(!job.is_supported() || job.author().is_some());
+                assert_eq!(Job::decode(&*job.encode_to_vec()), Ok(job));
+            }
+        });
+    }
 }

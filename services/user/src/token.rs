@@ -124,4 +124,16 @@ mod tests {
             prop_assert!(Token::parse(&text).is_none());
         }
     }
+
+    #[test]
+    fn fuzz_session_tokens() {
+        bolero::check!().for_each(|bytes: &[u8]| {
+            for text in [String::from_utf8_lossy(bytes).into_owned(), URL_SAFE_NO_PAD.encode(bytes)]
+            {
+                if let Some(token) = Token::parse(&text) {
+                    assert_eq!(token.reveal(), text);
+                }
+            }
+        });
+    }
 }

@@ -197,4 +197,16 @@ mod tests {
         assert!(PostBody::read(b"\x08\x05\x2a\x02\x00\xd8").is_err(), "half a character");
         assert!(CommentBody::read(b"").is_err(), "not written by a service");
     }
+
+    #[test]
+    fn fuzz_bodies() {
+        bolero::check!().for_each(|bytes: &[u8]| {
+            if let Ok(content) = PostBody::read(bytes) {
+                assert_eq!(PostBody::read(&PostBody::write(&content)).unwrap(), content);
+            }
+            if let Ok(content) = CommentBody::read(bytes) {
+                assert_eq!(CommentBody::read(&CommentBody::write(&content)).unwrap(), content);
+            }
+        });
+    }
 }

@@ -190,4 +190,18 @@ mod tests {
             prop_assert_eq!(Scope::new("ListFollowers").read::<2>(&rubbish), Err(TokenError::Invalid));
         }
     }
+
+    #[test]
+    fn fuzz_page_tokens() {
+        let scope = Scope::new("ListFollowers").with(42);
+        bolero::check!().for_each(|bytes: &[u8]| {
+            // As text, and as the content of a token.
+            let text = String::from_utf8_lossy(bytes);
+            for token in [text.into_owned(), URL_SAFE_NO_PAD.encode(bytes)] {
+                if let Ok(Some(numbers)) = scope.read_all(&token) {
+                    assert_eq!(scope.token_of(&numbers), token);
+                }
+            }
+        });
+    }
 }

@@ -203,4 +203,12 @@ mod tests {
             assert_eq!(Address::parse(text), Err(error), "{text}");
         }
     }
+
+    #[test]
+    fn fuzz_addresses() {
+        bolero::check!().for_each(|bytes: &[u8]| {
+            // Any text is an address or an error.
+            let _ = Address::parse(&String::from_utf8_lossy(bytes));
+        });
+    }
 }

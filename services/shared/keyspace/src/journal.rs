@@ -356,4 +356,14 @@ mod tests {
             assert!(text.parse::<Version>().is_err(), "{text}");
         }
     }
+
+    #[test]
+    fn fuzz_versions() {
+        bolero::check!().for_each(|bytes: &[u8]| {
+            let text = String::from_utf8_lossy(bytes);
+            if let Ok(version) = text.parse::<Version>() {
+                assert_eq!(version.to_string().parse::<Version>().unwrap(), version);
+            }
+        });
+    }
 }

@@ -364,4 +364,33 @@ mod tests {
             assert_eq!(read(text.as_bytes(), text.len()), Err(ProtocolError), "{text:?}");
         }
     }
+
+    /// Parses what is there of a stream that arrives in pieces. Returns whether it is invalid, too.
+    fn parsed(stream: &[u8], size: usize) -> (Vec<Message>, bool) {
+        let (mut parser, mut buffer) = (Parser::default(), BytesMut::new());
+        let mut messages = Vec::new();
+        for piece in stream.chunks(size) {
+            buffer.extend_from_slice(piece);
+            loop {
+                match parser.next(&mut buffer) {
+                    Ok(Some(message)) => messages.push(message),
+                    Ok(None) => break,
+                    Err(ProtocolError) => return (messages, true),
+                }
+            }
+        }
+        (messages, false)
+    }
+
+    #[test]
+    fn fuzz_replies() {
+        bolero::check!().for_each(|stream: &[u8]| {
+            let whole = parsed(stream, stream.len().max(1));
+            assert_eq!(format!("{:?}", parsed(stream, 1)), format!("{whole:?}"));
+            if let Some(Message::Reply(reply)) = whole.0.first() {
+                let library = redis::parse_redis_value(stream);
+                assert_eq!(format!("{:?}", library.unwrap()), format!("{reply:?}"));
+            }
+        });
+    }
 }

@@ -182,4 +182,13 @@ mod tests {
             let _ = read(id(), &bytes);
         }
     }
+
+    #[test]
+    fn fuzz_cards() {
+        bolero::check!().for_each(|bytes: &[u8]| {
+            if let Some(user) = read(id(), bytes) {
+                assert!(!user.name.is_empty());
+            }
+        });
+    }
 }

@@ -31,3 +31,23 @@ pub(crate) fn headers(metadata: Vec<BatchedMetadata>) -> Option<HeaderMap> {
     }
     Some(headers)
 }
+
+#[cfg(test)]
+mod tests {
+    use microblog_proto::common::CallBatch;
+    use prost::Message as _;
+
+    use super::*;
+
+    #[test]
+    fn fuzz_batches() {
+        bolero::check!().for_each(|bytes: &[u8]| {
+            for call in CallBatch::decode(bytes).map(|batch| batch.calls).unwrap_or_default() {
+                if let Some(decoded) = headers(call.metadata) {
+                    let again = headers(metadata(&decoded).collect()).unwrap();
+                    assert!(again.len() <= decoded.len());
+                }
+            }
+        });
+    }
+}

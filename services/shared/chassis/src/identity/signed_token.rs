@@ -212,4 +212,18 @@ mod tests {
             prop_assert_eq!(verify(&keys(1), text.as_bytes(), NOW), Err(VerifyError::BadSignature));
         }
     }
+
+    #[test]
+    fn fuzz_signed_identities() {
+        let keys = keys(1);
+        bolero::check!().for_each(|bytes: &[u8]| {
+            assert!(verify(&keys, bytes, NOW).is_err());
+            // What has a valid signature is still no identity, unless it is one.
+            let text = String::from_utf8_lossy(bytes);
+            if let Ok(identity) = verify(&keys, &signed(&text), NOW) {
+                let time = text.rsplit('.').next().and_then(|time| time.parse().ok());
+                assert_eq!(sign(&keys, identity, time.unwrap()).as_bytes(), signed(&text));
+            }
+        });
+    }
 }

@@ -9,7 +9,7 @@ use crate::{
 
 const HOUR: i64 = 3_600;
 /// Calls that fail meanwhile.
-const FAILED: usize = 20;
+const FAILED: usize = 5;
 
 /// Returns these faults.
 pub(super) fn all() -> Vec<Fault> {

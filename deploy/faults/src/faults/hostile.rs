@@ -57,8 +57,8 @@ pub(super) fn all() -> Vec<Fault> {
         ),
         Fault::new(
             "http2-abuse",
-            "connections to the gateway with 20,000 streams that are reset, streams that stay open, \
-             CONTINUATION frames, PING frames, SETTINGS frames, and none of them reads",
+            "connections that send 20,000 reset streams, open streams, CONTINUATION, PING or \
+             SETTINGS frames to the gateway, and read nothing",
             "connections that the server closes",
             five(),
             |trial| Box::pin(http2_abuse(trial)),

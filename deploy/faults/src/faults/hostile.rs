@@ -140,12 +140,12 @@ async fn http2_abuse(trial: &mut Trial) -> Result<Bite> {
     for (name, frames) in attacks {
         let (sent, is_closed) = attack(&trial.system.urls().gateway, frames).await?;
         closed += usize::from(is_closed);
-        let end = if is_closed { ", closed" } else { "" };
-        seen.push(format!("{name}: {sent} sent{end}"));
+        let end = if is_closed { " (closed)" } else { "" };
+        seen.push(format!("{sent} {name}{end}"));
     }
     trial.after().await;
     let unknown = trial.load.shared.log.unknown(since);
-    Ok(Bite::seen_if(closed > 0, format!("{}; {unknown} unknown outcomes", seen.join("; "))))
+    Ok(Bite::seen_if(closed > 0, format!("{}, {unknown} unknown outcomes", seen.join(", "))))
 }
 
 /// Sends frames until the server closes the connection or accepts no more. Reads nothing until then.

@@ -46,8 +46,8 @@ pub(super) fn all() -> Vec<Fault> {
         ),
         Fault::new(
             "database-failover",
-            "PostgreSQL is killed, and a standby that lacks the last transactions is promoted; once it \
-             has them again, all data of Redis are lost; `microblog restore`",
+            "PostgreSQL is killed, and a standby without the last transactions takes over; later, all \
+             data of Redis are lost; `microblog restore`",
             "the standby is behind; STORES_MISMATCHED",
             vec![Setup::five(StoreKind::Single, Level::Recorded).with(Equipment::Standby)],
             |trial| Box::pin(failed_over(trial)),

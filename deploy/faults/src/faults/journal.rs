@@ -43,7 +43,7 @@ async fn poisoned(trial: &mut Trial) -> Result<Bite> {
         cmd("XADD").arg(&key).arg(next).arg("c").arg(UNKNOWN).exec_async(&mut connection).await?;
     }
     trial.meanwhile().await;
-    let left_out = async || trial.system.logged("unknown change left out");
+    let left_out = async || trial.system.logged("a change of an unknown kind");
     eventually("the changes are left out", LEFT_OUT, async || left_out().await >= SERVICES.len())
         .await;
     trial.after().await;

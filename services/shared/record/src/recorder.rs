@@ -22,15 +22,14 @@ use microblog_domain::{Partition, Stamp};
 use microblog_keyspace::{
     self as keyspace, BacklogMetrics, Change, Comparison, Journals, Keyspace, ServingState, Version,
 };
-use microblog_proto::common::DamagedRow;
 use tokio::sync::{OnceCell, Semaphore};
 use uuid::Uuid;
 
 use crate::{
-    Database, Error, RecordError, Replace, Tables, damaged,
+    Damaged, Database, Error, RecordError, Replace, Tables, damaged,
     divergence::DivergenceMetrics,
     positions::{self, Positions},
-    unknown_changes::{self, UnknownChanges},
+    unknown_changes::UnknownChanges,
 };
 
 /// The most entries of a journal that one step records.
@@ -359,7 +358,9 @@ impl<T: Tables> Recorder<T> {
             }
             if page.len() > 1 {
                 ends.extend(page.last().map(|end| (partition, end.clone())));
-                changes.extend(self.known(partition, &page[1..], &mut left_out));
+                let damaged = Damaged::new(self.name);
+                changes.extend(known::<T>(&page[1..], &damaged));
+                left_out.push((partition, damaged));
             }
             recorded.pages.insert(partition, page);
         }
@@ -368,8 +369,8 @@ impl<T: Tables> Recorder<T> {
         }
         let write = async {
             self.tables.apply(&mut transaction, &changes, Replace::All).await?;
-            for (partition, row) in left_out {
-                damaged::add(&mut transaction, partition, vec![row]).await?;
+            for (partition, damaged) in left_out {
+                damaged::add(&mut transaction, partition, damaged.into_rows()).await?;
             }
             Ok(positions::set(&mut transaction, &ends).await?)
         };
@@ -379,29 +380,6 @@ impl<T: Tables> Recorder<T> {
         }
         self.database.write("COMMIT", transaction.commit()).await?;
         Ok(recorded)
-    }
-
-    /// Returns the decoded changes of a partition that change rows. Logs the unknown ones, and adds them
-    /// to those that are left out.
-    pub(crate) fn known(
-        &self,
-        partition: Partition,
-        changes: &[Change],
-        left_out: &mut Vec<(Partition, DamagedRow)>,
-    ) -> Vec<T::Entry> {
-        let mut known = Vec::with_capacity(changes.len());
-        for change in changes {
-            match decode::<T>(change) {
-                Some(entry) => known.extend(entry),
-                None => {
-                    let version = change.version.to_string();
-                    tracing::error!(record = self.name, %partition, version, "unknown change left out");
-                    damaged::count(self.name, 1);
-                    left_out.push((partition, unknown_changes::damaged(change)));
-                }
-            }
-        }
-        known
     }
 
     // What was read of Redis is that of some changes only if Redis still has these.
@@ -501,6 +479,21 @@ pub(crate) async fn repeat_stopped<R, F: Future<Output = Result<R, RecordError>>
         }
     }
     step().await
+}
+
+/// Returns the decoded changes that change rows. The unknown ones are added to the damaged rows.
+pub(crate) fn known<T: Tables>(changes: &[Change], damaged: &Damaged) -> Vec<T::Entry> {
+    let mut known = Vec::with_capacity(changes.len());
+    for change in changes {
+        match decode::<T>(change) {
+            Some(entry) => known.extend(entry),
+            None => {
+                let key = format!("version={}", change.version);
+                damaged.add("journal", key, "a change of an unknown kind");
+            }
+        }
+    }
+    known
 }
 
 /// Decodes a change: `None` if it is unknown, `Some(None)` if it is about the journal itself.

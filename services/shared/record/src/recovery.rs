@@ -19,7 +19,7 @@ use uuid::Uuid;
 use crate::{
     Damaged, RecordError, Replace, Tables, WriteTransaction, damaged,
     positions::{self, Positions},
-    recorder::{PAGE, Recorder, about_the_journal, is_recovering, repeat_stopped},
+    recorder::{PAGE, Recorder, about_the_journal, is_recovering, known, repeat_stopped},
 };
 
 /// The partitions that a process recovers at once.
@@ -220,8 +220,8 @@ impl<T: Tables> Recorder<T> {
         }
         self.journals.set_identity(&self.keyspace, &[partition], self.identity().await?).await?;
         let recovery = Recovery { partition, version: begin.version };
-        self.merge(transaction, partition, is_database_old, begin).await?;
         let damaged = Damaged::new(self.name);
+        self.merge(transaction, partition, is_database_old, begin, &damaged).await?;
         self.tables.restore(&self.database, recovery, &damaged).await?;
         let damaged = damaged.into_rows();
         let left_out = damaged.len();
@@ -258,6 +258,7 @@ impl<T: Tables> Recorder<T> {
         partition: Partition,
         is_database_old: bool,
         begin: Change,
+        damaged: &Damaged,
     ) -> Result<(), RecordError> {
         if is_database_old {
             self.tables.clear(&mut transaction, partition).await?;
@@ -268,12 +269,8 @@ impl<T: Tables> Recorder<T> {
             let pages = self.journals.pages(&self.keyspace, &[(partition, from)], PAGE + 1).await?;
             let page = pages.into_iter().next().unwrap_or_default();
             let (changes, next) = page.split_at(page.len().min(PAGE));
-            let mut left_out = Vec::new();
-            let changes = self.known(partition, changes, &mut left_out);
+            let changes = known::<T>(changes, damaged);
             self.tables.apply(&mut transaction, &changes, Replace::Older).await?;
-            for (partition, row) in left_out {
-                damaged::add(&mut transaction, partition, vec![row]).await?;
-            }
             let Some(next) = next.first() else { break };
             from = next.version;
         }

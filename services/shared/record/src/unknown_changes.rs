@@ -9,8 +9,7 @@ use std::{
 };
 
 use microblog_domain::Partition;
-use microblog_keyspace::{Change, Version};
-use microblog_proto::common::DamagedRow;
+use microblog_keyspace::Version;
 use tokio::time::Instant;
 
 /// Longer than a process takes to start during an upgrade.
@@ -30,14 +29,5 @@ impl UnknownChanges {
             (*known, *since) = (version, Instant::now());
         }
         since.elapsed() >= WAIT
-    }
-}
-
-/// Describes a change that is left out.
-pub(crate) fn damaged(change: &Change) -> DamagedRow {
-    DamagedRow {
-        table: "journal".to_owned(),
-        key: format!("version={}", change.version),
-        problem: "a change of an unknown kind".to_owned(),
     }
 }

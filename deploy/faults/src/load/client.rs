@@ -1,11 +1,13 @@
-//! A client: it owns some accounts, acts for them one call at a time, and repeats each call until its
-//! outcome is known.
+//! A client: it owns some accounts, acts for them one call at a time, and repeats most calls until
+//! their outcome is known.
 
 use std::{collections::BTreeSet, error::Error as _, rc::Rc, time::Duration};
 
 use anyhow::{Context as _, Result};
 use microblog_local::remote;
-use microblog_proto::gateway::{LoginRequest, gateway_service_client::GatewayServiceClient};
+use microblog_proto::gateway::{
+    LoginRequest, ViewHomeRequest, gateway_service_client::GatewayServiceClient,
+};
 use rand::{RngExt as _, SeedableRng as _, rngs::SmallRng, seq::IndexedRandom as _};
 use tokio::{
     sync::watch,
@@ -19,6 +21,7 @@ use super::{
     log::{Entry, Outcome},
 };
 use crate::{
+    check::as_viewer,
     clock,
     model::{Post, Subject},
     system::WRITE_BUDGET_MS,
@@ -93,12 +96,24 @@ impl Client {
                 self.register().await?;
             } else {
                 let actor = self.rng.random_range(0..self.accounts.len());
-                if let Some(act) = self.choose(actor, &everybody) {
+                if self.rng.random_ratio(1, 10) {
+                    self.view_home(actor).await;
+                } else if let Some(act) = self.choose(actor, &everybody) {
                     self.perform(actor, act).await?;
                 }
             }
         }
         Ok(())
+    }
+
+    /// Reads the home timeline of an account, so that a later post is pushed into it. The check after
+    /// the fault reads what is there then.
+    async fn view_home(&mut self, actor: usize) {
+        let Some(token) = self.accounts[actor].token.clone() else { return };
+        if let Ok(request) = as_viewer(&token, ViewHomeRequest::default()) {
+            // Any answer will do.
+            let _ = timeout(TIMEOUT, self.gateway.view_home(request)).await;
+        }
     }
 
     async fn register(&mut self) -> Result<()> {
@@ -184,8 +199,9 @@ impl Client {
         Some(Act::DeleteComment { post, comment, text })
     }
 
-    /// Makes a call, and repeats it until its outcome is known. Returns the id of what it created, or
-    /// `None` if it was rejected.
+    /// Makes a call, and repeats it until its outcome is known, or gives up: then only the servers can
+    /// complete what they have begun. Returns the id of what it created, or `None` if it was rejected
+    /// or is unknown.
     async fn perform(&mut self, actor: usize, act: Act) -> Result<Option<u64>> {
         let request_id = self.request_id();
         let actor_id = self.accounts[actor].id;
@@ -223,6 +239,9 @@ impl Client {
                 Err(Failure::Unknown) => {
                     was_unknown = true;
                     sleep(REPEAT_PAUSE).await;
+                    if self.rng.random_ratio(1, 3) {
+                        return Ok(None);
+                    }
                 }
                 Err(Failure::Rejected(code)) => {
                     self.forget_post(code, &act);

@@ -1,7 +1,7 @@
 //! Failovers to a replica that lacks acknowledged writes.
 
 use anyhow::Result;
-use microblog_testkit::{PATIENCE, RedisServer, eventually, redis::cmd};
+use microblog_testkit::{ADMIN, PATIENCE, RedisServer, connect, eventually, redis::cmd};
 
 use super::database::database;
 use crate::{
@@ -14,6 +14,8 @@ use crate::{
 /// Calls that fail meanwhile, where none can be acknowledged.
 const FAILED: usize = 20;
 
+/// A user that is neither the replica's nor the Sentinels'.
+const OPERATOR: &str = "operator";
 const SCHEMAS: [&str; 3] = ["\"user\"", "relation", "post"];
 
 /// Returns these faults.
@@ -58,6 +60,14 @@ pub(super) fn all() -> Vec<Fault> {
             "a failover; RECOVERING; rejected XTRIM",
             vec![Setup::five(StoreKind::Sentinel, Level::Recorded)],
             |trial| Box::pin(before_trim(trial)),
+        ),
+        Fault::new(
+            "failover-isolated",
+            "a primary is cut off from its replica and the Sentinels, but not from its clients; \
+             healed after the replica's promotion",
+            "a failover; RECOVERING",
+            vec![Setup::five(StoreKind::Sentinel, Level::Recorded)],
+            |trial| Box::pin(isolated(trial)),
         ),
     ]
 }
@@ -118,6 +128,34 @@ async fn before_trim(trial: &mut Trial) -> Result<Bite> {
         rule.exec_async(&mut primary.admin().await).await?;
     }
     recorded(trial).await
+}
+
+/// A primary rejects its replica and the Sentinels, which promote the replica, while it serves its
+/// clients. Two servers are primaries, until the old one is told that it is a replica.
+async fn isolated(trial: &mut Trial) -> Result<Bite> {
+    trial.before().await;
+    let since = trial.load.shared.log.len();
+    let (primary, replica) = trial.system.redis.pair()?;
+    let mut add = cmd("ACL");
+    add.arg("SETUSER").arg(OPERATOR).arg(&["on", "nopass", "~*", "&*", "+@all"]);
+    add.exec_async(&mut primary.admin().await).await?;
+    let url = format!("redis://{OPERATOR}:any@127.0.0.1:{}", primary.port());
+    let mut operator = connect(&url).await?;
+    let mut switch = async |state: &str| {
+        let mut set = cmd("ACL");
+        set.arg("SETUSER").arg(ADMIN).arg(state).exec_async(&mut operator).await?;
+        let mut close = cmd("CLIENT");
+        close.arg("KILL").arg("USER").arg(ADMIN).exec_async(&mut operator).await
+    };
+    switch("off").await?;
+    eventually("the replica is promoted", PATIENCE, async || has_role(replica, "master").await)
+        .await;
+    switch("on").await?;
+    eventually("the old primary is its replica", PATIENCE, async || {
+        has_role(primary, "slave").await
+    })
+    .await;
+    end(trial, since, &["RECOVERING"]).await
 }
 
 /// Cuts a replica off from its primary.

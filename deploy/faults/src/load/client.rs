@@ -144,11 +144,11 @@ impl Client {
             14..22 => {
                 Act::Follow(everybody.choose(&mut self.rng).copied().filter(|id| *id != actor)?)
             }
-            22..28 => Act::Unfollow(other?),
-            28..31 => Act::Block(other?),
-            31..36 => Act::Unblock(other?),
+            22..28 => Act::Unfollow(self.other_with(actor, |id| Subject::Follow(actor, id))?),
+            28..31 => Act::Block(self.other_with(actor, |id| Subject::Follow(id, actor))?),
+            31..36 => Act::Unblock(self.other_with(actor, |id| Subject::Block(actor, id))?),
             36..39 => Act::Mute(other?),
-            39..43 => Act::Unmute(other?),
+            39..43 => Act::Unmute(self.other_with(actor, |id| Subject::Mute(actor, id))?),
             43..63 => Act::Publish { text: self.unique("post") },
             63..69 => {
                 let post = self.post(|post| post.root.is_none())?.1.id;
@@ -166,6 +166,17 @@ impl Client {
             }
             _ => self.comment_to_delete(actor)?,
         })
+    }
+
+    /// Returns another account of its own, if possible one with this subject: so that a write ends
+    /// something.
+    fn other_with(&mut self, actor: u64, subject: impl Fn(u64) -> Subject) -> Option<u64> {
+        let model = self.shared.model.borrow();
+        let others = self.accounts.iter().map(|account| account.id).filter(|id| *id != actor);
+        let (with, without): (Vec<u64>, Vec<u64>) =
+            others.partition(|id| model.may_exist(&subject(*id)));
+        let candidates = if with.is_empty() { without } else { with };
+        candidates.choose(&mut self.rng).copied()
     }
 
     /// Returns a post of its accounts that exists, and its text.

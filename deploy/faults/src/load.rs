@@ -21,7 +21,7 @@ pub(crate) use self::{client::PASSWORD, log::Log};
 use crate::model::Model;
 
 /// Each client has accounts of its own, and is the only one that changes them.
-const CLIENTS: usize = 8;
+pub(crate) const CLIENTS: usize = 8;
 /// A fault may take this long before calls succeed again.
 const PROGRESS: Duration = Duration::from_secs(120);
 

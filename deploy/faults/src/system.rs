@@ -8,7 +8,7 @@ mod files;
 mod network;
 mod redis;
 
-use std::{cell::RefCell, path::Path, process::ExitStatus, time::Duration};
+use std::{cell::RefCell, path::Path, time::Duration};
 
 use anyhow::{Context as _, ensure};
 use clap::ValueEnum;
@@ -180,6 +180,10 @@ impl System {
             logs: RefCell::default(),
             directory,
         };
+        let clock = match setup.equipment {
+            Equipment::Clocks => Clock::Servers.prepare(system.directory.path())?.to_vec(),
+            _ => Vec::new(),
+        };
         for server in &mut system.servers {
             let common = launch::DEFAULTS.map(|(name, value)| (name.to_owned(), value.to_owned()));
             server.environment.extend(common);
@@ -189,9 +193,7 @@ impl System {
                 let log = ("MICROBLOG_LOG".to_owned(), LOGS_RELOADS.to_owned());
                 server.environment.push(log);
             }
-            if setup.equipment == Equipment::Clocks {
-                server.environment.extend(Clock::Servers.prepare(system.directory.path())?);
-            }
+            server.environment.extend(clock.iter().cloned());
             for (name, value) in [
                 ("MICROBLOG_DURABILITY", level.as_str()),
                 ("MICROBLOG_THREADS", "1"),
@@ -266,13 +268,14 @@ impl System {
         Ok(())
     }
 
-    /// Stops a server (SIGTERM). Returns how it exited.
-    pub(crate) async fn stop_server(&self, name: &str) -> anyhow::Result<ExitStatus> {
+    /// Stops a server (SIGTERM), which exits with 0.
+    pub(crate) async fn stop_server(&self, name: &str) -> anyhow::Result<()> {
         let process = self.server(name)?.process.take().context("the server does not run")?;
         process.terminate();
         let status = process.ended(STOPPED).await;
         self.logs.borrow_mut().push((self.server(name)?.name, process.log()));
-        Ok(status)
+        ensure!(status.success(), "{name} exits with {status} after SIGTERM");
+        Ok(())
     }
 
     /// Starts a server that was killed or stopped, and waits until all are SERVING.
@@ -284,8 +287,7 @@ impl System {
 
     /// Replaces a server by another version of its program, and waits until all are SERVING.
     pub(crate) async fn replace_server(&self, name: &str, programs: &Path) -> anyhow::Result<()> {
-        let status = self.stop_server(name).await?;
-        ensure!(status.success(), "{name} exits with {status} after SIGTERM");
+        self.stop_server(name).await?;
         self.server(name)?.start_program(&programs.join(name))?;
         self.wait_until_serving().await;
         Ok(())

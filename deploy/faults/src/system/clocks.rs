@@ -42,7 +42,10 @@ impl Clock {
     pub(super) fn prepare(self, directory: &Path) -> Result<[(String, String); 2]> {
         self.set(directory, 0)?;
         let library = directory.join("clock.so");
-        compile(&library)?;
+        // Both clocks use it, and the processes of one may have mapped it.
+        if !library.exists() {
+            compile(&library)?;
+        }
         let (library, file) = (library.display(), self.file(directory));
         Ok([
             ("LD_PRELOAD".to_owned(), library.to_string()),

@@ -347,19 +347,20 @@ impl<T: Tables> Recorder<T> {
                 recorded.diverged.push(partition);
                 continue;
             }
-            let unknown = page[1..].iter().position(|change| decode::<T>(change).is_none());
-            match unknown.map(|index| index + 1) {
-                Some(index) if !self.unknown.is_due(partition, page[index].version) => {
-                    page.truncate(index);
-                    recorded.unknown.push(partition);
-                }
-                _ if page.len() > PAGE => recorded.more.push(partition),
-                _ => {}
+            let mut decoded: Vec<_> = page[1..].iter().map(decode::<T>).collect();
+            if let Some(known) = decoded.iter().position(Option::is_none)
+                && !self.unknown.is_due(partition, page[1 + known].version)
+            {
+                page.truncate(1 + known);
+                decoded.truncate(known);
+                recorded.unknown.push(partition);
+            } else if page.len() > PAGE {
+                recorded.more.push(partition);
             }
             if page.len() > 1 {
                 ends.extend(page.last().map(|end| (partition, end.clone())));
                 let damaged = Damaged::new(self.name);
-                changes.extend(known::<T>(&page[1..], &damaged));
+                changes.extend(known::<T>(&page[1..], decoded, &damaged));
                 left_out.push((partition, damaged));
             }
             recorded.pages.insert(partition, page);
@@ -481,11 +482,15 @@ pub(crate) async fn repeat_stopped<R, F: Future<Output = Result<R, RecordError>>
     step().await
 }
 
-/// Returns the decoded changes that change rows. The unknown ones are added to the damaged rows.
-pub(crate) fn known<T: Tables>(changes: &[Change], damaged: &Damaged) -> Vec<T::Entry> {
+/// Returns the entries of changes that change rows. The unknown ones are added to the damaged rows.
+pub(crate) fn known<T: Tables>(
+    changes: &[Change],
+    decoded: impl IntoIterator<Item = Option<Option<T::Entry>>>,
+    damaged: &Damaged,
+) -> Vec<T::Entry> {
     let mut known = Vec::with_capacity(changes.len());
-    for change in changes {
-        match decode::<T>(change) {
+    for (change, decoded) in changes.iter().zip(decoded) {
+        match decoded {
             Some(entry) => known.extend(entry),
             None => {
                 let key = format!("version={}", change.version);
@@ -497,7 +502,7 @@ pub(crate) fn known<T: Tables>(changes: &[Change], damaged: &Damaged) -> Vec<T::
 }
 
 /// Decodes a change: `None` if it is unknown, `Some(None)` if it is about the journal itself.
-fn decode<T: Tables>(change: &Change) -> Option<Option<T::Entry>> {
+pub(crate) fn decode<T: Tables>(change: &Change) -> Option<Option<T::Entry>> {
     let is_about_the_journal =
         ["opened ", "recovering ", "recovered "].iter().any(|kind| change.text.starts_with(kind));
     if is_about_the_journal { Some(None) } else { T::parse(&change.text).map(Some) }

@@ -19,7 +19,7 @@ use uuid::Uuid;
 use crate::{
     Damaged, RecordError, Replace, Tables, WriteTransaction, damaged,
     positions::{self, Positions},
-    recorder::{PAGE, Recorder, about_the_journal, is_recovering, known, repeat_stopped},
+    recorder::{PAGE, Recorder, about_the_journal, decode, is_recovering, known, repeat_stopped},
 };
 
 /// The partitions that a process recovers at once.
@@ -269,7 +269,7 @@ impl<T: Tables> Recorder<T> {
             let pages = self.journals.pages(&self.keyspace, &[(partition, from)], PAGE + 1).await?;
             let page = pages.into_iter().next().unwrap_or_default();
             let (changes, next) = page.split_at(page.len().min(PAGE));
-            let changes = known::<T>(changes, damaged);
+            let changes = known::<T>(changes, changes.iter().map(decode::<T>), damaged);
             self.tables.apply(&mut transaction, &changes, Replace::Older).await?;
             let Some(next) = next.first() else { break };
             from = next.version;

@@ -14,6 +14,7 @@ mod request;
 mod response;
 mod retry;
 mod tls;
+mod watched;
 
 use std::{
     future::Future,

@@ -27,7 +27,6 @@ use tokio::{
     sync::Notify,
     time::{Instant, timeout},
 };
-use tokio_util::io::InspectReader;
 
 use super::{
     address::{ClientTls, Origin},
@@ -35,6 +34,7 @@ use super::{
     failure,
     request::{self, BufferedRequest, RequestBody},
     tls::HandshakeError,
+    watched::Watched,
 };
 
 // Above the duration of TCP connect and TLS handshake within a data centre.
@@ -198,12 +198,7 @@ async fn handshake(
     is_closed: Arc<AtomicBool>,
     closed: Arc<Notify>,
 ) -> Result<SendRequest<RequestBody>, ConnectError> {
-    // The end of the input is an empty read.
-    let stream = InspectReader::new(stream, move |read: &[u8]| {
-        if read.is_empty() {
-            is_closed.store(true, Relaxed);
-        }
-    });
+    let stream = Watched::new(stream, is_closed);
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())

@@ -116,7 +116,7 @@ fn protocol_error(error: &hyper::Error) -> Option<&h2::Error> {
 }
 
 /// Returns whether the peer or its kernel closed the connection.
-fn is_connection_closed(error: &io::Error) -> bool {
+pub(super) fn is_connection_closed(error: &io::Error) -> bool {
     use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof};
     [BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof]
         .contains(&error.kind())

@@ -33,6 +33,9 @@ NOTHING = b""
 # A tour makes about seventy calls in sequence, and retries those that are UNAVAILABLE.
 TOUR_S = 5 * processes.TIMEOUT_S
 
+# Timeout of restoring Redis: all partitions of three services, by debug programs.
+RESTORE_S = 5 * processes.TIMEOUT_S
+
 
 @dataclass
 class System:
@@ -128,7 +131,7 @@ class System:
         }
         result = subprocess.run(
             [self.programs / "microblog", "restore"], env=urls, capture_output=True, text=True,
-            timeout=processes.TIMEOUT_S,
+            timeout=RESTORE_S,
         )
         return result.stderr.strip() if result.returncode else ""
 

@@ -7,7 +7,8 @@
 -- * The counts in the hash are the lengths of likes, comments and reposts; 0 is not stored.
 -- * Each comment of a post has a body, and there are no other bodies.
 -- * `pending` has each backlink update that a post in another partition may not have.
--- * `outbox` has each post that may not have been delivered.
+-- * `outbox` has each post that may not have been delivered; `delivered` those of the last hour that
+--   were.
 -- * Each change of a post or its lists is in the journal, if there is one (see journal.lua).
 -- * `post_tombstones` has each deleted post that the archive may still have.
 -- * An evictable post has left its author's list for the archive. It is in `evictable` while it is

@@ -362,6 +362,15 @@ impl PostService for Rpc {
         Ok(Response::new(pb::ForgetUserResponse {}))
     }
 
+    async fn redeliver_posts(
+        &self,
+        request: Request<pb::RedeliverPostsRequest>,
+    ) -> RpcResult<pb::RedeliverPostsResponse> {
+        let since = wire::delivered_since(request.into_inner())?;
+        let redeliver = |rpc: Self| async move { Ok(rpc.tiered.store().redeliver(since).await?) };
+        Ok(Response::new(pb::RedeliverPostsResponse { posts: self.write(redeliver).await? }))
+    }
+
     async fn verify(&self, request: Request<pb::VerifyRequest>) -> RpcResult<Self::VerifyStream> {
         let pb::VerifyRequest { user_id, repair } = request.into_inner();
         let user = match user_id {

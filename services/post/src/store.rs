@@ -37,6 +37,7 @@ const LIBRARY: Library = Library {
     source: concat!(
         include_str!("functions.lua"),
         include_str!("functions/posts.lua"),
+        include_str!("functions/delivery.lua"),
         include_str!("functions/reactions.lua"),
         include_str!("functions/archive.lua"),
         include_str!("functions/repairs.lua"),

@@ -1,5 +1,7 @@
 //! Conversion between wire types and domain types, with validation of requests.
 
+use std::time::SystemTime;
+
 use microblog_domain::{
     BATCH_MAX, CommentId, Fields, Invalid, PostId, RequestId, Scope, Stamp, UserId,
     text::{self, Lines},
@@ -72,6 +74,13 @@ pub(crate) fn new_comment(request: &pb::AddCommentRequest) -> Result<NewComment,
         },
     ))?;
     Ok(NewComment { author, request, post, text, in_reply_to })
+}
+
+/// Decodes a RedeliverPosts request: the time, or the beginning of all.
+pub(crate) fn delivered_since(request: pb::RedeliverPostsRequest) -> Result<SystemTime, Error> {
+    let Some(since) = request.delivered_since else { return Ok(SystemTime::UNIX_EPOCH) };
+    let invalid = |_| Invalid::new("delivered_since", "must be a valid time");
+    Ok(since.try_into().map_err(invalid)?)
 }
 
 /// Returns the values of fields; on failure, names every invalid one.

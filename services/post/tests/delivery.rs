@@ -7,12 +7,12 @@ mod support;
 use std::{
     collections::HashSet,
     net::TcpListener,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use futures::{StreamExt as _, future::join_all};
 use microblog_chassis::{Peer, Worker};
-use microblog_proto::timeline::Delivery;
+use microblog_proto::{post::RedeliverPostsRequest, timeline::Delivery};
 use microblog_testkit::{
     self as testkit, RedisServer,
     Topology::{self, Cluster, Single},
@@ -100,6 +100,34 @@ async fn a_post_deleted_before_its_delivery_is_not_delivered() {
         let delivered =
             [root, deleted, repost, deleted_repost].map(|post| system.timelines.times(post) > 0);
         assert_eq!(delivered, [true, false, true, false]);
+    }
+}
+
+#[tokio::test]
+async fn posts_are_delivered_again_since_a_time() {
+    for topology in [Single, Cluster] {
+        let system = System::start(topology).await;
+        let early = system.create(id(1), "early").await.unwrap().id;
+        let began = SystemTime::now();
+        // The clocks of Redis and of this process are the same.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        let late: Vec<_> = join_all((1..4).map(|n| system.create(id(n), "late"))).await;
+        let [kept, also_kept, deleted] = [0, 1, 2].map(|n| late[n].as_ref().unwrap().id);
+        system.delete(id(3), deleted).await.unwrap();
+        let redeliver = async |delivered_since| {
+            let request = RedeliverPostsRequest { delivered_since };
+            system.client.clone().redeliver_posts(request).await.unwrap().into_inner().posts
+        };
+        assert_eq!(redeliver(Some(SystemTime::now().into())).await, 0);
+        assert_eq!(redeliver(Some(began.into())).await, 2);
+        system.settles().await;
+        let times = [early, kept, also_kept, deleted].map(|post| system.timelines.times(post));
+        assert_eq!(times, [1, 2, 2, 1]);
+        // They may be delivered again once more.
+        assert_eq!(redeliver(None).await, 3);
+        system.settles().await;
+        let times = [early, kept, also_kept, deleted].map(|post| system.timelines.times(post));
+        assert_eq!(times, [2, 3, 3, 1]);
     }
 }
 

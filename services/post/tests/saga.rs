@@ -261,7 +261,7 @@ async fn a_repost_of_a_deleted_root_leaves_no_keys_in_the_roots_partition() {
 }
 
 #[tokio::test]
-async fn a_deleted_post_leaves_only_idempotency_keys() {
+async fn a_deleted_post_leaves_only_idempotency_keys_and_its_delivery() {
     let system = System::start_without_jobs(Topology::Single).await;
     let post = system.create(id(1), "rich").await.unwrap();
     system.like(id(2), post.id).await.unwrap();
@@ -285,6 +285,8 @@ async fn a_deleted_post_leaves_only_idempotency_keys() {
         &["clock"; 6],
         &["comment_admission"; 2],
         &["comment_request"; 2],
+        // For an hour.
+        &["delivered"; 3],
         &["request"; 3],
     ];
     assert_eq!(kinds, expected.concat());

@@ -1,9 +1,13 @@
 //! Client of the post service, which has the complete list of an author's posts.
 
+use std::time::SystemTime;
+
 use futures::future::try_join_all;
-use microblog_chassis::Peer;
+use microblog_chassis::{Peer, context};
 use microblog_domain::{BATCH_MAX, PageSize, PostId, UserId};
-use microblog_proto::post::{ListAuthorsPostsRequest, Post, PostServicePeer};
+use microblog_proto::post::{
+    ListAuthorsPostsRequest, Post, PostServicePeer, RedeliverPostsRequest,
+};
 
 use crate::{entry::Entry, error::Error, list::HOME_MAX, peer};
 
@@ -32,6 +36,14 @@ impl PostLists {
     /// all. At most four calls or so for each batch, one after the other; batches concurrently.
     pub(crate) async fn newest(&self, authors: &[UserId]) -> Result<Vec<AuthorPosts>, Error> {
         try_join_all(authors.chunks(BATCH_MAX).map(|authors| self.newest_of_batch(authors))).await
+    }
+
+    /// Has the posts delivered again that were delivered since a time.
+    pub(crate) async fn redeliver(&self, since: SystemTime) -> Result<(), Error> {
+        let request = RedeliverPostsRequest { delivered_since: Some(since.into()) };
+        // Background jobs act for no caller.
+        let call = context::as_system(self.post.redeliver_posts(request));
+        peer::call(call).await.map(drop).map_err(Error::Post)
     }
 
     async fn newest_of_batch(&self, authors: &[UserId]) -> Result<AuthorPosts, Error> {

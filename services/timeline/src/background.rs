@@ -1,4 +1,4 @@
-//! Background jobs: the fan-out workers and the backlog gauge. The streams are divided among the
+//! Background jobs: the fan-out workers, the repair after failovers, and the backlog gauge. The streams are divided among the
 //! worker threads of each replica.
 
 use std::time::Duration;
@@ -7,7 +7,10 @@ use futures::{FutureExt as _, future::BoxFuture};
 use microblog_chassis::{Worker, run_periodically};
 use microblog_keyspace as keyspace;
 
-use crate::{fanout_worker::FanoutWorkers, keys::STREAMS, metrics::Metrics, store::Store};
+use crate::{
+    author_posts::PostLists, failover::FailoverRepair, fanout_worker::FanoutWorkers, keys::STREAMS,
+    metrics::Metrics, store::Store,
+};
 
 /// The period of the backlog measurement.
 const MEASURE_PERIOD: Duration = Duration::from_secs(5);
@@ -15,6 +18,7 @@ const MEASURE_PERIOD: Duration = Duration::from_secs(5);
 /// Returns the background jobs of a thread. They never complete.
 pub(crate) fn jobs(
     store: &Store,
+    posts: Option<PostLists>,
     workers: &FanoutWorkers,
     metrics: &Metrics,
     worker: Worker,
@@ -23,6 +27,7 @@ pub(crate) fn jobs(
     let streams = (0..STREAMS).filter(is_ours);
     let mut jobs: Vec<_> = streams.map(|stream| workers.clone().run(stream).boxed()).collect();
     if worker.is_first() {
+        jobs.push(FailoverRepair::new(store.clone(), posts).run().boxed());
         let (store, metrics) = (store.clone(), metrics.clone());
         let measure = async move || {
             let backlog = store.backlog().await?;

@@ -17,6 +17,7 @@ mod cursor;
 mod delivery;
 mod entry;
 mod error;
+mod failover;
 mod fanout_on_read;
 mod fanout_on_write;
 mod fanout_switch;
@@ -80,7 +81,8 @@ pub async fn service(
 ) -> Result<Service, keyspace::Error> {
     let store = Store::open(&config.redis)?;
     let (graph, metrics) = (Graph::new(relation), Metrics::new());
-    let authors = AuthorLists::new(store.clone(), post.map(PostLists::new));
+    let posts = post.map(PostLists::new);
+    let authors = AuthorLists::new(store.clone(), posts.clone());
     let mode = config.mode;
     // A separate connection: the thousands of commands of a fan-out step must not delay reads.
     let fanout_store = Store::open(&config.redis)?;
@@ -92,7 +94,7 @@ pub async fn service(
         metrics: metrics.clone(),
     };
     let workers = FanoutWorkers::new(fanout_store, fanout, metrics.clone());
-    let background = background::jobs(&store, &workers, &metrics, worker);
+    let background = background::jobs(&store, posts, &workers, &metrics, worker);
     let rpc = Rpc {
         store: store.clone(),
         reader: Reader::new(store.clone(), graph, authors, mode, metrics.clone()),

@@ -1,5 +1,6 @@
 //! The store: the only module that calls Redis. One method for each atomic step or read.
 
+mod checkpoints;
 mod homes;
 mod streams;
 mod users;
@@ -11,6 +12,7 @@ use microblog_keyspace::{self as keyspace, Keyspace, Library, redis::cmd};
 
 use crate::keys;
 
+pub(crate) use checkpoints::Checkpoint;
 pub use homes::{BuildLease, Head, Home, Replacement};
 pub use streams::Step;
 pub(crate) use streams::{ABANDONED_AFTER, RENEWAL_PERIOD, STEPS_MAX};
@@ -24,6 +26,7 @@ const LIBRARY: Library = Library {
         include_str!("functions/homes.lua"),
         include_str!("functions/users.lua"),
         include_str!("functions/streams.lua"),
+        include_str!("functions/checkpoints.lua"),
     ),
 };
 

@@ -65,8 +65,11 @@ pub(super) fn all() -> Vec<Fault> {
             "failover-isolated",
             "a primary is cut off from its replica and the Sentinels, but not from its clients; \
              healed after the replica's promotion",
-            "a failover; RECOVERING",
-            vec![Setup::five(StoreKind::Sentinel, Level::Recorded)],
+            "a failover; NOT_REPLICATED or RECOVERING",
+            vec![
+                Setup::five(StoreKind::Sentinel, Level::Replicated),
+                Setup::five(StoreKind::Sentinel, Level::Recorded),
+            ],
             |trial| Box::pin(isolated(trial)),
         ),
     ]
@@ -155,7 +158,11 @@ async fn isolated(trial: &mut Trial) -> Result<Bite> {
         has_role(primary, "slave").await
     })
     .await;
-    end(trial, since, &["RECOVERING"]).await
+    let reason = match trial.setup.level {
+        Level::Replicated => "NOT_REPLICATED",
+        _ => "RECOVERING",
+    };
+    end(trial, since, &[reason]).await
 }
 
 /// Cuts a replica off from its primary.

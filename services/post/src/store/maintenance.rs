@@ -1,9 +1,9 @@
 //! Data of background jobs: the outboxes, account deletions and leases; and what `Verify` reads and
 //! repairs.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use microblog_domain::{CommentId, Partition, PostId, Repairs, UserId};
+use microblog_domain::{CommentId, Partition, PostId, Repairs, Stamp, UserId};
 use microblog_keyspace::{
     AccountDeletions, Batch, Call, Error, Outbox, decode,
     redis::{Cmd, cmd},
@@ -80,17 +80,39 @@ impl Store {
         DELIVERY_OUTBOX.pages(&self.keyspace, pages_from).await
     }
 
-    /// Removes posts from the delivery outbox. All commands go out together.
+    /// Removes posts from the delivery outbox. All calls go out together.
     pub async fn delivered(&self, ids: &[PostId]) -> Result<(), Error> {
-        let mut batch = Batch::with_capacity(ids.len());
-        for id in ids {
-            let partition = id.partition();
-            batch.query(partition, cmd("ZREM").arg(keys::outbox(partition)).arg(id.get()).take());
+        let mut ids = ids.to_vec();
+        ids.sort_unstable_by_key(|id| id.partition());
+        let mut batch = Batch::new();
+        for ids in ids.chunk_by(|one, other| one.partition() == other.partition()) {
+            let partition = ids[0].partition();
+            let call = Call::new("post_delivered")
+                .key(keys::outbox(partition))
+                .key(keys::delivered(partition));
+            batch.call(partition, ids.iter().fold(call, |call, id| call.arg(id.get())));
         }
         for answer in self.keyspace.send(batch).await? {
-            decode::<i64>(answer)?;
+            decode::<()>(answer)?;
         }
         Ok(())
+    }
+
+    /// Puts posts into the delivery outbox again that were delivered since a time, as far as Redis
+    /// has and remembers them. Returns their number.
+    pub async fn redeliver(&self, since: SystemTime) -> Result<u64, Error> {
+        let partitions = Partition::all();
+        let mut batch = Batch::with_capacity(partitions.len());
+        for partition in partitions {
+            let call = Call::new("post_redeliver")
+                .key(keys::outbox(partition))
+                .key(keys::delivered(partition))
+                .key(keys::post_prefix(partition))
+                .arg(Stamp::first_at(since, partition).get());
+            batch.call(partition, call);
+        }
+        let counts = self.keyspace.send(batch).await?.into_iter().map(decode::<u64>);
+        counts.sum()
     }
 
     /// Removes malformed entries from both outboxes of a partition, and returns them.

@@ -10,6 +10,7 @@
 //! as they are, so that a failed primary delays no calls to them.
 
 use std::{
+    collections::BTreeSet,
     iter::once,
     sync::{Arc, Mutex, OnceLock},
     time::Duration,
@@ -136,6 +137,14 @@ impl Cluster {
         let slot_map = self.slot_map(Instant::now() + self.shared.options.timeout).await?;
         let index = self.index(&slot_map, partition)?;
         Ok(slot_map.primaries[index].0.clone())
+    }
+
+    /// Returns the first partition of each primary that has any.
+    pub(crate) async fn partitions_of_primaries(&self) -> Result<Vec<Partition>, Error> {
+        let slot_map = self.slot_map(Instant::now() + self.shared.options.timeout).await?;
+        let mut seen = BTreeSet::new();
+        let is_first = |at: &Partition| slot_map.index(*at).is_some_and(|index| seen.insert(index));
+        Ok(Partition::all().filter(is_first).collect())
     }
 
     /// Returns the slot map, if it was read.

@@ -220,6 +220,11 @@ impl Keyspace {
         !self.inner.shared.is_cluster()
     }
 
+    /// Returns the first partition of each primary. One that has no partition is left out.
+    pub async fn partitions_of_primaries(&self) -> Result<Vec<Partition>, Error> {
+        self.inner.shared.partitions_of_primaries().await
+    }
+
     /// Reads a page of a sorted set whose members are ids and whose scores are integers.
     ///
     /// Takes one round trip, or more if a page's worth of entries shares the score of the start.

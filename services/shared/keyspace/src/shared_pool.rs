@@ -146,6 +146,14 @@ impl SharedPool {
         }
     }
 
+    /// Returns the first partition of each primary that has any.
+    pub(crate) async fn partitions_of_primaries(&self) -> Result<Vec<Partition>, Error> {
+        match &self.servers {
+            Servers::One(_) => Ok(Partition::all().take(1).collect()),
+            Servers::Cluster(cluster) => cluster.partitions_of_primaries().await,
+        }
+    }
+
     /// Returns the slot map of a cluster, if it was read.
     pub(crate) fn slot_map(&self) -> Option<Arc<SlotMap>> {
         match &self.servers {

@@ -184,7 +184,15 @@ pub(crate) async fn start_relation(redis: &testkit::Store) -> String {
 
 /// Serves a service on a free port and returns its address.
 pub(crate) fn run(service: Service, config: &microblog_chassis::Config) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    run_on(TcpListener::bind("127.0.0.1:0").unwrap(), service, config)
+}
+
+/// Serves a service on a socket and returns its address.
+pub(crate) fn run_on(
+    listener: TcpListener,
+    service: Service,
+    config: &microblog_chassis::Config,
+) -> String {
     listener.set_nonblocking(true).unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     let config = config.clone();

@@ -15,16 +15,9 @@ mod trial;
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use tokio::{runtime::Builder, task::LocalSet};
 
 fn main() -> ExitCode {
-    let args = run::Args::parse();
-    let outcome = Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(Into::into)
-        .and_then(|runtime| LocalSet::new().block_on(&runtime, run::run(args)));
-    outcome.unwrap_or_else(|error| {
+    run::run(&run::Args::parse()).unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
         ExitCode::from(2)
     })

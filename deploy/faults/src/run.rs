@@ -1,11 +1,24 @@
-//! Runs the selected faults one after the other.
+//! Runs the selected trials, some at the same time.
 
-use std::{any::Any, fs, path::PathBuf, process::ExitCode, time::Instant};
+use std::{
+    any::Any,
+    collections::BTreeMap,
+    fs,
+    path::PathBuf,
+    process::ExitCode,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread::{self, ScopedJoinHandle},
+    time::Instant,
+};
 
 use anyhow::{Result, anyhow, ensure};
 use clap::Parser;
 use futures::FutureExt as _;
 use microblog_local::launch::Layout;
+use tokio::{runtime::Builder, task::LocalSet};
 
 use crate::{
     faults,
@@ -38,6 +51,9 @@ pub(crate) struct Args {
     /// Directory with the programs of another version: injects that these replace servers, too
     #[arg(long, value_name = "DIR")]
     other_programs: Option<PathBuf>,
+    /// The trials that run at the same time
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..))]
+    jobs: u8,
     /// Seed of the clients' choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -50,32 +66,37 @@ pub(crate) struct Args {
 }
 
 /// Runs the command.
-pub(crate) async fn run(args: Args) -> Result<ExitCode> {
-    let mut faults = faults::all(args.other_programs.as_deref());
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let faults = faults::all(args.other_programs.as_deref());
     for name in &args.only {
         ensure!(faults.iter().any(|fault| fault.name == *name), "there is no fault `{name}`");
     }
-    faults.retain(|fault| args.only.is_empty() || args.only.contains(&fault.name));
-    for fault in &mut faults {
-        fault.setups.retain(|setup| args.layout.is_none_or(|layout| layout == setup.layout));
-    }
-    let trials: Vec<(&Fault, Setup)> =
-        faults.iter().flat_map(|fault| fault.setups.iter().map(move |it| (fault, *it))).collect();
+    let trials = selected(&faults, &args);
     if args.list {
         for (fault, setup) in trials {
             println!("{} ({setup}): {}. Seen: {}", fault.name, fault.injected, fault.bites);
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let mut rows = Vec::new();
-    for (fault, setup) in trials {
-        eprintln!("{} ({setup}): ...", fault.name);
-        let row = trial(fault, setup, &args).await;
-        eprintln!("{} ({setup}): {:?} in {} s", fault.name, row.status, row.seconds);
-        row.violations.iter().take(PRINTED).for_each(|violation| eprintln!("  {violation}"));
-        row.logs.iter().for_each(|logs| eprintln!("  logs: {}", logs.display()));
-        rows.push(row);
-    }
+    let (next, rows) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    let work = || {
+        // Faults are not shared between threads.
+        let faults = faults::all(args.other_programs.as_deref());
+        let trials = selected(&faults, &args);
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some(&(fault, setup)) = trials.get(number) else { return Ok(()) };
+            let row = reported(fault, setup, &args)?;
+            rows.lock().unwrap_or_else(PoisonError::into_inner).insert(number, row);
+        }
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..args.jobs).map(|_| scope.spawn(work)).collect();
+        let join = |thread: ScopedJoinHandle<'_, Result<()>>| flatten(thread.join());
+        threads.into_iter().try_for_each(join)
+    })?;
+    let rows: Vec<Row> =
+        rows.into_inner().unwrap_or_else(PoisonError::into_inner).into_values().collect();
     if args.json {
         println!("{}", serde_json::to_string_pretty(&rows)?);
     } else {
@@ -84,6 +105,32 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
     ensure!(!rows.is_empty(), "no fault has such a setup");
     let passed = rows.iter().all(|row| row.status == Status::Passed);
     Ok(ExitCode::from(u8::from(!passed)))
+}
+
+/// Returns the trials that the arguments select.
+fn selected<'a>(faults: &'a [Fault], args: &Args) -> Vec<(&'a Fault, Setup)> {
+    let is_named = |fault: &&Fault| args.only.is_empty() || args.only.contains(&fault.name);
+    let faults = faults.iter().filter(is_named);
+    let trials = faults.flat_map(|fault| fault.setups.iter().map(move |&setup| (fault, setup)));
+    let is_wanted = |setup: Setup| args.layout.is_none_or(|layout| layout == setup.layout);
+    trials.filter(|&(_, setup)| is_wanted(setup)).collect()
+}
+
+/// Runs a trial in this thread, and prints how it goes.
+fn reported(fault: &Fault, setup: Setup, args: &Args) -> Result<Row> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    eprintln!("{} ({setup}): ...", fault.name);
+    let row = LocalSet::new().block_on(&runtime, trial(fault, setup, args));
+    let Row { status, seconds, violations, logs, .. } = &row;
+    let mut report = format!("{} ({setup}): {status:?} in {seconds} s", fault.name);
+    for violation in violations.iter().take(PRINTED) {
+        report += &format!("\n  {violation}");
+    }
+    if let Some(logs) = logs {
+        report += &format!("\n  logs: {}", logs.display());
+    }
+    eprintln!("{report}");
+    Ok(row)
 }
 
 /// Runs a fault in a setup. A panic of the test servers is a failure.

@@ -12,7 +12,7 @@
 //! | `post:{p}:repost_tombstones:<id>` | zset | tombstones: deleted reposts → when the post was notified (stamp) | 24 h |
 //! | `post:{p}:posts:<author>` | zset | the author's posts → their ids; the archive marker 0, if the archive has more → 1 + the number of unlisted posts, 0 if not counted yet | while not empty |
 //! | `post:{p}:outbox` | zset | delivery outbox: posts to deliver to the timeline service → their ids | until delivered |
-//! | `post:{p}:delivered` | zset | posts that were delivered → when (stamp, not unique) | an hour, and until others were delivered |
+//! | `post:{p}:delivered` | zset | posts that were delivered → when (stamp, not unique) | an hour, and until others were delivered, or 24 h |
 //! | `post:{p}:pending` | zset | backlink updates to apply: `repost:R>T` → version | until confirmed |
 //! | `post:{p}:evictable` | zset | posts off their author's list → when they may be evicted (stamp) | until evicted |
 //! | `post:{p}:post_tombstones` | zset | tombstones: deleted posts → when (stamp); without a journal, only unlisted ones | 24 h, and until recorded |

@@ -195,8 +195,15 @@ async fn writes_cost_the_sum_of_their_steps() {
     let mut meter = CostMeter::new(&system.redis.nodes()[0]).await;
     let create = meter.cost(async |_| drop(system.create(id(1), "a post").await.unwrap()));
     let made = [("get", 2), ("hset", 1), ("sadd", 1), ("set", 2), ("sismember", 1)];
-    let both =
-        [("fcall", 2), ("time", 2), ("xrevrange", 1), ("zadd", 3), ("zrange", 1), ("zrem", 1)];
+    let both = [
+        ("expire", 1),
+        ("fcall", 2),
+        ("time", 2),
+        ("xrevrange", 1),
+        ("zadd", 3),
+        ("zrange", 1),
+        ("zrem", 1),
+    ];
     assert_eq!(create.await, Cost::new(2, &[&made[..], &both].concat()), "made, and delivered");
 
     let post = system.create(id(1), "discuss").await.unwrap().id;

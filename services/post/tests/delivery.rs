@@ -113,21 +113,43 @@ async fn posts_are_delivered_again_since_a_time() {
         tokio::time::sleep(Duration::from_millis(10)).await;
         let late: Vec<_> = join_all((1..4).map(|n| system.create(id(n), "late"))).await;
         let [kept, also_kept, deleted] = [0, 1, 2].map(|n| late[n].as_ref().unwrap().id);
-        system.delete(id(3), deleted).await.unwrap();
-        let redeliver = async |delivered_since| {
+        system.settles().await;
+        let all = [early, kept, also_kept, deleted];
+        // Returns the posts that were delivered since, once or more often.
+        let delivered_again = async |delivered_since: Option<SystemTime>| {
+            let before = all.map(|post| system.timelines.times(post));
+            let delivered_since = delivered_since.map(Into::into);
             let request = RedeliverPostsRequest { delivered_since };
-            system.client.clone().redeliver_posts(request).await.unwrap().into_inner().posts
+            let answer = system.client.clone().redeliver_posts(request).await.unwrap();
+            system.settles().await;
+            let after = all.map(|post| system.timelines.times(post));
+            let again = before.iter().zip(&after).map(|(before, after)| after > before);
+            (answer.into_inner().posts, again.collect::<Vec<_>>())
         };
-        assert_eq!(redeliver(Some(SystemTime::now().into())).await, 0);
-        assert_eq!(redeliver(Some(began.into())).await, 2);
-        system.settles().await;
-        let times = [early, kept, also_kept, deleted].map(|post| system.timelines.times(post));
-        assert_eq!(times, [1, 2, 2, 1]);
+        let [none, late, all] = [[false; 4], [false, true, true, false], [true, true, true, false]];
+        let now = Some(SystemTime::now());
+        assert_eq!(delivered_again(now).await, (0, none.to_vec()));
+        assert_eq!(delivered_again(Some(began)).await, (2, late.to_vec()));
         // They may be delivered again once more.
-        assert_eq!(redeliver(None).await, 3);
-        system.settles().await;
-        let times = [early, kept, also_kept, deleted].map(|post| system.timelines.times(post));
-        assert_eq!(times, [2, 3, 3, 1]);
+        assert_eq!(delivered_again(now).await, (2, late.to_vec()));
+        assert_eq!(delivered_again(None).await, (3, all.to_vec()));
+    }
+}
+
+#[tokio::test]
+async fn many_posts_are_delivered_again() {
+    let system = System::start(Single).await;
+    // More than one page of a partition.
+    let made = join_all((0..1_100).map(|_| system.create(id(1), "text"))).await;
+    let made: Vec<_> = made.into_iter().map(|post| post.unwrap().id).collect();
+    system.settles().await;
+    let before: Vec<_> = made.iter().map(|&post| system.timelines.times(post)).collect();
+    let request = RedeliverPostsRequest { delivered_since: None };
+    let answer = system.client.clone().redeliver_posts(request).await.unwrap().into_inner();
+    assert!((1_100..1_200).contains(&answer.posts), "{answer:?}");
+    system.settles().await;
+    for (post, before) in made.into_iter().zip(before) {
+        assert!(system.timelines.times(post) > before, "{post}");
     }
 }
 

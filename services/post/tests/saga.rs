@@ -285,7 +285,7 @@ async fn a_deleted_post_leaves_only_idempotency_keys_and_its_delivery() {
         &["clock"; 6],
         &["comment_admission"; 2],
         &["comment_request"; 2],
-        // For an hour.
+        // For a day.
         &["delivered"; 3],
         &["request"; 3],
     ];

@@ -9,6 +9,8 @@ use microblog_proto::post::{
     ListAuthorsPostsRequest, Post, PostServicePeer, RedeliverPostsRequest,
 };
 
+use tonic::Code;
+
 use crate::{entry::Entry, error::Error, list::HOME_MAX, peer};
 
 /// The newest posts of some authors, merged.
@@ -43,7 +45,11 @@ impl PostLists {
         let request = RedeliverPostsRequest { delivered_since: Some(since.into()) };
         // Background jobs act for no caller.
         let call = context::as_system(self.post.redeliver_posts(request));
-        peer::call(call).await.map(drop).map_err(Error::Post)
+        match peer::call(call).await {
+            // An older version remembers no deliveries.
+            Err(status) if status.code() == Code::Unimplemented => Ok(()),
+            redelivered => redelivered.map(drop).map_err(Error::Post),
+        }
     }
 
     async fn newest_of_batch(&self, authors: &[UserId]) -> Result<AuthorPosts, Error> {

@@ -2,20 +2,21 @@
 //! older copy. Two servers may be primaries for a while: what is written to one of them is lost, here
 //! at another time than in the post service.
 //!
-//! Each server has a checkpoint: its replication id, and when it had that id. Every second, all
-//! processes renew it. A server that finds the checkpoint of another one has only the writes until
-//! then. The posts that were delivered since are delivered again. Home timelines that were built before
-//! are rebuilt when they are read, since jobs, pushes and pulled authors may be lost, too.
+//! Each server has a checkpoint: its replication id, and a time until which it has all writes. Every
+//! second, all processes renew it. A server with the checkpoint of another one has only the writes
+//! until then. The posts that were delivered since are delivered again. Home timelines that were built
+//! before are rebuilt when they are read, since jobs, pushes and pulled authors may be lost, too.
 //!
-//! A process also remembers the last server that it has seen: it may have written to that one after
-//! another process began a checkpoint of the new one. A process that dies meanwhile cannot do that, so
-//! all is repeated once, after [`SETTLED_AFTER`].
+//! All is done twice, the second time after [`SETTLED_AFTER`], for what other processes wrote to an old
+//! primary meanwhile. Then the server gets a checkpoint of its own, which keeps the time of the loss: a
+//! process that comes later from the old primary has written to it since then.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, SystemTime},
 };
 
+use futures::future::join_all;
 use microblog_chassis::PeriodicJob;
 use microblog_domain::Partition;
 use tokio::time::Instant;
@@ -23,8 +24,7 @@ use tokio::time::Instant;
 use crate::{
     author_posts::PostLists,
     error::Error,
-    home_cache,
-    store::{Checkpoint, Store},
+    store::{Checkpoint, ServerState, Store},
 };
 
 /// The period of comparisons.
@@ -33,8 +33,8 @@ const COMPARE_PERIOD: Duration = Duration::from_secs(1);
 /// How much the clocks of Redis servers may differ.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(60);
 
-/// How long processes may write to an old primary after the new one was found. Sentinels and clusters
-/// settle within seconds.
+/// How long other processes may write to an old primary after the new one was found, unless they live
+/// to see the new one. Sentinels and clusters settle within seconds.
 const SETTLED_AFTER: Duration = Duration::from_secs(30);
 
 /// Finds failovers and repairs what they have lost.
@@ -42,29 +42,32 @@ pub(crate) struct FailoverRepair {
     store: Store,
     /// Without it, posts are not delivered again.
     posts: Option<PostLists>,
-    /// By the first partition of each.
+    /// By the first partition of each, now or earlier.
     servers: BTreeMap<Partition, Server>,
 }
 
 /// What this process knows of the Redis server of some partitions.
 #[derive(Debug, Default)]
 struct Server {
-    /// The last checkpoint that it had.
+    /// The id and the time of its last checkpoint.
     checked: Option<(String, SystemTime)>,
     loss: Option<Loss>,
-    /// The id with which a new checkpoint may begin.
-    accepted_id: Option<String>,
 }
 
 /// Writes that a server lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Loss {
     server_id: String,
-    /// Older writes are not lost.
+    /// It has older writes.
     since: SystemTime,
     found_at: Instant,
-    is_repaired: bool,
+    /// How often the posts were delivered again, and home timelines marked as stale.
+    redelivered: u8,
+    marked: u8,
 }
+
+/// How often a loss is repaired.
+const REPAIRS: u8 = 2;
 
 impl FailoverRepair {
     pub(crate) fn new(store: Store, posts: Option<PostLists>) -> Self {
@@ -76,81 +79,119 @@ impl FailoverRepair {
         let mut job = PeriodicJob::new("comparing the redis servers", COMPARE_PERIOD);
         loop {
             job.tick().await;
-            job.record(self.compare().await);
+            let compared = self.compare().await;
+            job.record(self.repair().await.and(compared));
         }
     }
 
-    // Repairs what is due.
     async fn compare(&mut self) -> Result<(), Error> {
         let partitions = self.store.partitions_of_servers().await?;
-        let accepted = |&at: &Partition| {
-            (at, self.servers.get(&at).and_then(|server| server.accepted_id.clone()))
-        };
-        let servers: Vec<_> = partitions.iter().map(accepted).collect();
-        let checkpoints = self.store.checkpoints(&servers).await?;
+        let states = partitions.iter().map(|&partition| {
+            let repaired = self.servers.get(&partition).and_then(Server::repaired);
+            self.store.server_state(partition, repaired)
+        });
+        let states = join_all(states).await;
+        let is_empty = |state: &ServerState| state.checkpoint.is_none();
         // Without any data, nothing is lost.
-        let is_new = self.servers.is_empty() && checkpoints.iter().all(|one| one.checked.is_none());
-        for (&partition, checkpoint) in partitions.iter().zip(checkpoints) {
-            let server = self.servers.entry(partition).or_default();
-            if is_new {
-                server.accepted_id = Some(checkpoint.server_id);
-            } else {
-                server.compare(checkpoint, SystemTime::now(), Instant::now());
+        let is_new = self.servers.is_empty()
+            && states.iter().all(|state| state.as_ref().is_ok_and(is_empty));
+        // A server that was known by another partition is still the same.
+        let known = self.servers.values().filter_map(|server| server.checked.as_ref());
+        let known: BTreeSet<String> = known.map(|(id, _)| id.clone()).collect();
+        let mut outcome = Ok(());
+        for (partition, state) in partitions.into_iter().zip(states) {
+            match state {
+                Ok(state) => {
+                    let lacks_nothing = is_new || known.contains(&state.id);
+                    let server = self.servers.entry(partition).or_default();
+                    server.compare(state, lacks_nothing, SystemTime::now(), Instant::now());
+                }
+                Err(error) => outcome = Err(error.into()),
             }
         }
-        let mut due: Vec<_> = self
-            .servers
-            .values_mut()
-            .filter(|server| server.is_repair_due(Instant::now()))
-            .collect();
-        let losses = due.iter().filter_map(|server| server.loss.as_ref());
-        if let Some(since) = losses.map(|loss| loss.since).min() {
+        outcome
+    }
+
+    // Each of both steps, as far as it is due.
+    async fn repair(&mut self) -> Result<(), Error> {
+        let now = Instant::now();
+        let redeliveries = self.losses().filter(|loss| loss.redelivered < loss.due(now));
+        let mut redelivered = Ok(());
+        if let Some(since) = redeliveries.map(|loss| loss.since).min() {
             if let Some(posts) = &self.posts {
-                posts.redeliver(since.checked_sub(CLOCK_TOLERANCE).unwrap_or(since)).await?;
+                let since = since.checked_sub(CLOCK_TOLERANCE).unwrap_or(since);
+                redelivered = posts.redeliver(since).await;
             }
-            self.store.record_unpushed(home_cache::BUILD_MAX).await?;
+            if redelivered.is_ok() {
+                self.losses().for_each(|loss| loss.redelivered = loss.due(now));
+            }
         }
-        due.iter_mut().for_each(|server| server.repaired());
-        Ok(())
+        if self.losses().any(|loss| loss.marked < loss.due(now)) {
+            // Builds that have begun are marked the second time.
+            self.store.record_unpushed(Duration::ZERO).await?;
+            self.losses().for_each(|loss| loss.marked = loss.due(now));
+        }
+        redelivered
+    }
+
+    fn losses(&mut self) -> impl Iterator<Item = &mut Loss> {
+        self.servers.values_mut().filter_map(|server| server.loss.as_mut())
     }
 }
 
 impl Server {
     /// Compares the server with its checkpoint.
-    fn compare(&mut self, checkpoint: Checkpoint, now: SystemTime, at: Instant) {
-        let Checkpoint { server_id, checked } = checkpoint;
-        let is_checked = checked.as_ref().is_some_and(|(id, _)| *id == server_id);
-        // Its own writes may have gone to another server until then.
-        let is_same = self.checked.as_ref().is_none_or(|(id, _)| *id == server_id);
-        if is_checked && (is_same || self.accepted_id.as_ref() == Some(&server_id)) {
-            *self = Self { checked, ..Self::default() };
+    fn compare(&mut self, state: ServerState, lacks_nothing: bool, now: SystemTime, at: Instant) {
+        let ServerState { id, checkpoint } = state;
+        let own = self.checked.as_ref();
+        let unrepaired = self.loss.as_ref().filter(|loss| !loss.is_repaired());
+        let is_repaired = self.repaired().is_some_and(|(repaired, _)| repaired == id);
+        let since = match checkpoint {
+            // Nothing, or this process itself, wrote to another server until then.
+            Some(checkpoint) if checkpoint.id == id => {
+                let is_same = own.is_none_or(|(own, _)| *own == id);
+                if (is_same && unrepaired.is_none()) || is_repaired {
+                    *self = Self { checked: Some((id, checkpoint.time)), loss: None };
+                    return;
+                }
+                Some(checkpoint.lacks_since)
+            }
+            Some(Checkpoint { time, .. }) => Some(time),
+            None => None,
+        };
+        if self.loss.as_ref().is_some_and(|loss| loss.server_id == id) {
             return;
         }
-        if self.loss.as_ref().is_some_and(|loss| loss.server_id == server_id) {
-            return;
+        let since = [since, own.map(|(_, time)| *time), unrepaired.map(|loss| loss.since)];
+        let since = since.into_iter().flatten().min().unwrap_or(now);
+        let done = if lacks_nothing { REPAIRS } else { 0 };
+        if !lacks_nothing {
+            let age_ms = now.duration_since(since).unwrap_or_default().as_millis() as u64;
+            tracing::warn!(age_ms, "redis may lack writes; posts will be delivered again");
         }
-        let of_another = checked.filter(|_| !is_checked).map(|(_, time)| time);
-        let own = self.checked.as_ref().map(|(_, time)| *time);
-        let unrepaired = self.loss.as_ref().map(|loss| loss.since);
-        let since = [of_another, own, unrepaired].into_iter().flatten().min().unwrap_or(now);
-        let age_ms = now.duration_since(since).unwrap_or_default().as_millis() as u64;
-        tracing::warn!(age_ms, "redis may lack writes; posts will be delivered again");
-        self.loss = Some(Loss { server_id, since, found_at: at, is_repaired: false });
-        self.accepted_id = None;
+        self.loss =
+            Some(Loss { server_id: id, since, found_at: at, redelivered: done, marked: done });
     }
 
-    /// Returns whether a loss is to be repaired for the first time, or for the second.
-    fn is_repair_due(&self, now: Instant) -> bool {
-        let is_due = |loss: &Loss| !loss.is_repaired || now >= loss.found_at + SETTLED_AFTER;
-        self.accepted_id.is_none() && self.loss.as_ref().is_some_and(is_due)
+    /// Returns the server's id, and since when it lacked writes, if a new checkpoint may begin.
+    fn repaired(&self) -> Option<(&str, SystemTime)> {
+        let loss = self.loss.as_ref().filter(|loss| loss.is_repaired())?;
+        Some((&loss.server_id, loss.since))
+    }
+}
+
+impl Loss {
+    /// Returns how often it is to be repaired until now.
+    fn due(&self, now: Instant) -> u8 {
+        if now >= self.found_at + SETTLED_AFTER {
+            REPAIRS
+        } else {
+            1.max(self.redelivered.min(self.marked))
+        }
     }
 
-    /// Notes that a loss was repaired. After the second time, the server gets a checkpoint.
-    fn repaired(&mut self) {
-        if let Some(loss) = &mut self.loss {
-            self.accepted_id = loss.is_repaired.then(|| loss.server_id.clone());
-            loss.is_repaired = true;
-        }
+    fn is_repaired(&self) -> bool {
+        self.redelivered.min(self.marked) >= REPAIRS
     }
 }
 
@@ -162,14 +203,19 @@ mod tests {
         SystemTime::UNIX_EPOCH + Duration::from_secs(second)
     }
 
-    fn checkpoint(server_id: &str, checked: Option<(&str, u64)>) -> Checkpoint {
-        let checked = checked.map(|(id, second)| (id.to_owned(), time(second)));
-        Checkpoint { server_id: server_id.to_owned(), checked }
+    fn state(id: &str, checkpoint: Option<(&str, u64, u64)>) -> ServerState {
+        let checkpoint = checkpoint.map(|(id, second, since)| Checkpoint {
+            id: id.to_owned(),
+            time: time(second),
+            lacks_since: time(since),
+        });
+        ServerState { id: id.to_owned(), checkpoint }
     }
 
+    /// Returns a server with the id `a` and a checkpoint at ten.
     fn server() -> Server {
         let mut server = Server::default();
-        server.compare(checkpoint("a", Some(("a", 10))), time(10), Instant::now());
+        server.compare(state("a", Some(("a", 10, 0))), false, time(10), Instant::now());
         assert_eq!(server.loss, None);
         server
     }
@@ -178,51 +224,65 @@ mod tests {
         server.loss.as_ref().map(|loss| loss.since)
     }
 
+    fn repair(server: &mut Server, now: Instant) {
+        let loss = server.loss.as_mut().unwrap();
+        (loss.redelivered, loss.marked) = (loss.due(now), loss.due(now));
+    }
+
     #[test]
     fn another_server_lacks_what_came_after_the_checkpoint() {
         let mut server = server();
         let begin = Instant::now();
-        server.compare(checkpoint("b", Some(("a", 8))), time(12), begin);
+        server.compare(state("b", Some(("a", 8, 0))), false, time(12), begin);
         assert_eq!(since(&server), Some(time(8)));
-        assert!(server.is_repair_due(begin));
-        server.repaired();
-        assert!(!server.is_repair_due(begin));
-        assert_eq!(server.accepted_id, None);
+        repair(&mut server, begin);
+        server.compare(state("b", Some(("a", 8, 0))), false, time(13), begin);
+        assert_eq!(server.repaired(), None);
         // Once more, for processes that wrote to the old one.
-        assert!(server.is_repair_due(begin + SETTLED_AFTER));
-        server.repaired();
-        assert_eq!(server.accepted_id.as_deref(), Some("b"));
-        assert!(!server.is_repair_due(begin + SETTLED_AFTER));
-        server.compare(checkpoint("b", Some(("b", 50))), time(50), begin);
+        repair(&mut server, begin + SETTLED_AFTER);
+        assert_eq!(server.repaired(), Some(("b", time(8))));
+        server.compare(state("b", Some(("b", 50, 8))), false, time(50), begin);
         assert_eq!((server.loss, server.checked), (None, Some(("b".to_owned(), time(50)))));
     }
 
     #[test]
-    fn own_writes_are_repaired_although_another_process_has_begun_a_checkpoint() {
+    fn a_process_that_comes_later_has_written_to_the_old_server_until_then() {
         let mut server = server();
-        server.compare(checkpoint("b", Some(("b", 40))), time(41), Instant::now());
-        assert_eq!(since(&server), Some(time(10)));
+        server.compare(state("a", Some(("a", 600, 0))), false, time(600), Instant::now());
+        // Another process began its checkpoint long ago.
+        server.compare(state("b", Some(("b", 601, 12))), false, time(601), Instant::now());
+        assert_eq!(since(&server), Some(time(12)));
+        // A process that starts now has written to none.
+        let mut started = Server::default();
+        started.compare(state("b", Some(("b", 601, 12))), false, time(601), Instant::now());
+        assert_eq!(started.loss, None);
     }
 
     #[test]
     fn a_second_failover_during_a_repair_is_another_loss() {
         let mut server = server();
         let begin = Instant::now();
-        server.compare(checkpoint("b", Some(("a", 10))), time(12), begin);
-        server.repaired();
-        server.repaired();
-        server.compare(checkpoint("c", Some(("a", 9))), time(60), begin);
+        server.compare(state("b", Some(("a", 9, 0))), false, time(12), begin);
+        repair(&mut server, begin);
+        server.compare(state("c", Some(("a", 10, 0))), false, time(14), begin);
         assert_eq!(since(&server), Some(time(9)));
-        assert!(server.is_repair_due(begin));
+        assert_eq!(server.loss.as_ref().map(|loss| loss.redelivered), Some(0));
     }
 
     #[test]
     fn a_server_without_a_checkpoint_lacks_what_this_process_wrote() {
         let mut known = server();
-        known.compare(checkpoint("b", None), time(20), Instant::now());
+        known.compare(state("b", None), false, time(20), Instant::now());
         assert_eq!(since(&known), Some(time(10)));
         let mut unknown = Server::default();
-        unknown.compare(checkpoint("b", None), time(20), Instant::now());
+        unknown.compare(state("b", None), false, time(20), Instant::now());
         assert_eq!(since(&unknown), Some(time(20)));
+    }
+
+    #[test]
+    fn a_server_that_is_known_by_another_partition_lacks_nothing() {
+        let mut server = server();
+        server.compare(state("b", Some(("a", 10, 0))), true, time(20), Instant::now());
+        assert_eq!(server.repaired(), Some(("b", time(10))));
     }
 }

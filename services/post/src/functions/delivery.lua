@@ -3,6 +3,12 @@
 -- How long posts may be delivered again: far longer than replicas of Redis lag behind.
 local REDELIVERY_MS = 3600000
 
+-- The lifetime of what nothing was added to.
+local DELIVERED_SECONDS = 86400
+
+-- The most posts of a call.
+local REDELIVERED_MAX = 500
+
 -- Records that posts were delivered. Removes up to twice as many that were delivered long ago: after
 -- an outage of the timeline service, those from just before it stay for some time.
 --
@@ -13,6 +19,7 @@ local function delivered(keys, args)
   for _, id in ipairs(args) do
     redis.call('ZADD', keys[2], integer(now * 4096), id)
   end
+  redis.call('EXPIRE', keys[2], DELIVERED_SECONDS)
   local cutoff = integer((now - REDELIVERY_MS) * 4096)
   local old = redis.call('ZRANGE', keys[2], '-inf', cutoff, 'BYSCORE', 'LIMIT', 0, 2 * #args)
   if #old > 0 then
@@ -20,19 +27,24 @@ local function delivered(keys, args)
   end
 end
 
--- Puts the posts into the outbox again that were delivered since a time, unless they have left Redis.
+-- Puts the posts into the outbox again that were delivered since a time, except those that have left
+-- Redis or may be evicted: no post of the outbox is evictable.
 --
--- KEYS: outbox, delivered; the prefix of the partition's post keys. ARGV: the time (a stamp).
--- Returns their number.
+-- KEYS: outbox, delivered, evictable; the prefix of the partition's post keys. ARGV: the time (a stamp).
+-- Returns their number, and the time from which to continue; 0 if there are no more.
 local function redeliver(keys, args)
+  local outbox, delivered, evictable, prefix = unpack(keys)
+  local page = redis.call('ZRANGE', delivered, args[1], '+inf', 'BYSCORE', 'LIMIT', 0,
+    REDELIVERED_MAX, 'WITHSCORES')
   local count = 0
-  for _, id in ipairs(redis.call('ZRANGE', keys[2], args[1], '+inf', 'BYSCORE')) do
-    if redis.call('EXISTS', keys[3] .. id) == 1 then
-      redis.call('ZADD', keys[1], id, id)
+  for i = 1, #page, 2 do
+    local id = page[i]
+    if redis.call('EXISTS', prefix .. id) == 1 and not redis.call('ZSCORE', evictable, id) then
+      redis.call('ZADD', outbox, id, id)
       count = count + 1
     end
   end
-  return count
+  return { count, #page == 2 * REDELIVERED_MAX and tonumber(page[#page]) or 0 }
 end
 
 register('post_delivered', delivered, 'allow-oom')

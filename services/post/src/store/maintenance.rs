@@ -99,20 +99,34 @@ impl Store {
     }
 
     /// Puts posts into the delivery outbox again that were delivered since a time, as far as Redis
-    /// has and remembers them. Returns their number.
+    /// has and remembers them, also those of partitions that are closed. Returns their number.
     pub async fn redeliver(&self, since: SystemTime) -> Result<u64, Error> {
-        let partitions = Partition::all();
-        let mut batch = Batch::with_capacity(partitions.len());
-        for partition in partitions {
-            let call = Call::new("post_redeliver")
-                .key(keys::outbox(partition))
-                .key(keys::delivered(partition))
-                .key(keys::post_prefix(partition))
-                .arg(Stamp::first_at(since, partition).get());
-            batch.call(partition, call);
+        let keyspace = self.keyspace.ignoring_closed();
+        let mut places: Vec<_> =
+            Partition::all().map(|at| (at, Stamp::first_at(since, at).get())).collect();
+        let mut count = 0;
+        while !places.is_empty() {
+            let mut batch = Batch::with_capacity(places.len());
+            for &(partition, since) in &places {
+                let call = Call::new("post_redeliver")
+                    .key(keys::outbox(partition))
+                    .key(keys::delivered(partition))
+                    .key(keys::evictable(partition))
+                    .key(keys::post_prefix(partition));
+                batch.call(partition, call.arg(since));
+            }
+            let mut next = Vec::new();
+            for (&(partition, since), reply) in places.iter().zip(keyspace.send(batch).await?) {
+                let (redelivered, from): (u64, u64) = decode(reply)?;
+                count += redelivered;
+                // A page of the same time is repeated by no one.
+                if from > since {
+                    next.push((partition, from));
+                }
+            }
+            places = next;
         }
-        let counts = self.keyspace.send(batch).await?.into_iter().map(decode::<u64>);
-        counts.sum()
+        Ok(count)
     }
 
     /// Removes malformed entries from both outboxes of a partition, and returns them.

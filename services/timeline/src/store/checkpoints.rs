@@ -3,19 +3,28 @@
 use std::time::SystemTime;
 
 use microblog_domain::{Partition, Stamp};
-use microblog_keyspace::{Batch, Call, Error, decode};
+use microblog_keyspace::{Call, Error};
 
 use super::{Store, malformed};
 use crate::keys;
 
-/// What a server has of the service's writes.
+/// What a Redis server has of the service's writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ServerState {
+    /// Its replication id.
+    pub(crate) id: String,
+    /// The last checkpoint in its data.
+    pub(crate) checkpoint: Option<Checkpoint>,
+}
+
+/// A checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Checkpoint {
-    /// The server's replication id.
-    pub(crate) server_id: String,
-    /// The id and the time of the checkpoint: the server has all that a server of this id was written
-    /// until then. `None` if there is none.
-    pub(crate) checked: Option<(String, SystemTime)>,
+    /// The replication id of a server that had all writes until `time`.
+    pub(crate) id: String,
+    pub(crate) time: SystemTime,
+    /// Since when that server lacked writes to earlier ones.
+    pub(crate) lacks_since: SystemTime,
 }
 
 impl Store {
@@ -24,22 +33,29 @@ impl Store {
         self.keyspace.partitions_of_primaries().await
     }
 
-    /// Renews the checkpoints of the servers of partitions that have the ids of the last ones, or may
-    /// begin new ones with the ids that are given. Returns the checkpoints.
-    pub(crate) async fn checkpoints(
+    /// Returns the state of the server of a partition. Renews the checkpoint if it has the server's id,
+    /// and begins a new one if the server has the id that is given; then with since when it lacks
+    /// writes.
+    pub(crate) async fn server_state(
         &self,
-        servers: &[(Partition, Option<String>)],
-    ) -> Result<Vec<Checkpoint>, Error> {
-        let mut batch = Batch::with_capacity(servers.len());
-        for (partition, accepted_id) in servers {
-            let call = Call::new("tl_checkpoint").key(keys::checkpoint(*partition));
-            batch.call(*partition, call.arg(accepted_id.as_deref().unwrap_or_default()));
-        }
-        let checkpoint = |reply| {
-            let (server_id, id, ms): (String, String, u64) = decode(reply)?;
-            let time = Stamp::new(ms << 12).ok_or_else(|| malformed("checkpoint"))?.time();
-            Ok(Checkpoint { server_id, checked: (!id.is_empty()).then_some((id, time)) })
+        partition: Partition,
+        begin: Option<(&str, SystemTime)>,
+    ) -> Result<ServerState, Error> {
+        let (id, lacks_since) = begin.unwrap_or(("", SystemTime::UNIX_EPOCH));
+        let call = Call::new("tl_checkpoint")
+            .key(keys::checkpoint(partition))
+            .arg(id)
+            .arg(Stamp::first_at(lacks_since, partition).get() >> STAMP_MS);
+        let (id, known_id, ms, since): (String, String, u64, u64) =
+            self.keyspace.call(call).await?;
+        let time = |ms: u64| {
+            let stamp = ms.checked_shl(STAMP_MS).and_then(Stamp::new);
+            Ok::<_, Error>(stamp.ok_or_else(|| malformed("checkpoint"))?.time())
         };
-        self.keyspace.send(batch).await?.into_iter().map(checkpoint).collect()
+        let known = Checkpoint { id: known_id, time: time(ms)?, lacks_since: time(since)? };
+        Ok(ServerState { id, checkpoint: Some(known).filter(|known| !known.id.is_empty()) })
     }
 }
+
+/// The bits of a stamp below its milliseconds.
+const STAMP_MS: u32 = 12;

@@ -11,7 +11,7 @@ use crate::{
     cursor::SeenPosts,
     error::Error,
     fanout_on_read::FetchDepth,
-    list::{Page, PageQuery},
+    list::{List, Page, PageQuery},
     reader::Reader,
     store::{Head, Store, Tail},
 };
@@ -118,13 +118,55 @@ impl Watch {
             return Ok(page);
         }
         let page = self.reader.home(self.user, &self.query).await?;
-        self.query.cursor.clone_from(&page.next);
-        if page.next.is_none() || self.query.since.is_none() {
-            let mut seen = page.seen.clone();
-            // Hidden posts count as seen, so they do not make each poll read the timeline.
-            snapshot.list.posts(&self.query).into_iter().for_each(|post| seen.insert(post));
-            self.query.since = Some(seen);
-        }
+        self.query = continued(&self.query, &page, &snapshot.list);
         Ok(page)
+    }
+}
+
+// Returns the query that follows a page. `list` was read before the page.
+fn continued(query: &PageQuery, page: &Page, list: &List) -> PageQuery {
+    let mut since = query.since.clone();
+    if page.next.is_none() || since.is_none() {
+        let mut seen = page.seen.clone();
+        // Hidden posts count as seen, so they do not make each poll read the timeline. Not those above
+        // the page: they may have come after the pages before it.
+        list.posts(query).into_iter().for_each(|post| seen.insert(post));
+        since = Some(seen);
+    }
+    PageQuery { size: query.size, cursor: page.next.clone(), since }
+}
+
+#[cfg(test)]
+mod tests {
+    use microblog_domain::{PostId, UserId};
+
+    use super::*;
+    use crate::{entry::Entry, list::VisibleEntry};
+
+    fn entry(post: u64) -> Entry {
+        let (post, author) = (PostId::new(post).unwrap(), UserId::new(1).unwrap());
+        Entry { post, author, root: None, has_text: true }
+    }
+
+    fn page(query: &PageQuery, posts: &[u64]) -> Page {
+        let shown =
+            posts.iter().map(|&post| VisibleEntry { entry: entry(post), suppressed: Vec::new() });
+        Page::new(query, shown.collect())
+    }
+
+    fn list(posts: &[u64]) -> List {
+        List::new(posts.iter().map(|&post| entry(post)).collect(), None)
+    }
+
+    #[test]
+    fn a_post_that_comes_between_two_pages_is_new() {
+        let first = PageQuery { size: 2, cursor: None, since: Some(SeenPosts::default()) };
+        let second = continued(&first, &page(&first, &[4, 3, 1]), &list(&[4, 3, 2, 1]));
+        assert!(second.cursor.is_some());
+        // 2 is hidden.
+        let next = continued(&second, &page(&second, &[1]), &list(&[5, 4, 3, 2, 1]));
+        assert!(next.cursor.is_none());
+        let is_new = |post| next.since.as_ref().unwrap().is_new(PostId::new(post).unwrap());
+        assert_eq!([5, 4, 3, 2, 1].map(is_new), [true, false, false, false, false]);
     }
 }

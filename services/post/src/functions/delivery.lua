@@ -31,7 +31,8 @@ end
 -- Redis or may be evicted: no post of the outbox is evictable.
 --
 -- KEYS: outbox, delivered, evictable; the prefix of the partition's post keys. ARGV: the time (a stamp).
--- Returns their number, and the time from which to continue; 0 if there are no more.
+-- Returns the number of those that were not in the outbox, and the time from which to continue; 0 if
+-- there are no more.
 local function redeliver(keys, args)
   local outbox, delivered, evictable, prefix = unpack(keys)
   local page = redis.call('ZRANGE', delivered, args[1], '+inf', 'BYSCORE', 'LIMIT', 0,
@@ -40,8 +41,7 @@ local function redeliver(keys, args)
   for i = 1, #page, 2 do
     local id = page[i]
     if redis.call('EXISTS', prefix .. id) == 1 and not redis.call('ZSCORE', evictable, id) then
-      redis.call('ZADD', outbox, id, id)
-      count = count + 1
+      count = count + redis.call('ZADD', outbox, id, id)
     end
   end
   return { count, #page == 2 * REDELIVERED_MAX and tonumber(page[#page]) or 0 }

@@ -71,7 +71,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     for name in &args.only {
         ensure!(faults.iter().any(|fault| fault.name == *name), "there is no fault `{name}`");
     }
-    let trials = selected(&faults, &args);
+    let trials = selected(&faults, args);
     if args.list {
         for (fault, setup) in trials {
             println!("{} ({setup}): {}. Seen: {}", fault.name, fault.injected, fault.bites);
@@ -82,11 +82,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let work = || {
         // Faults are not shared between threads.
         let faults = faults::all(args.other_programs.as_deref());
-        let trials = selected(&faults, &args);
+        let trials = selected(&faults, args);
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
             let Some(&(fault, setup)) = trials.get(number) else { return Ok(()) };
-            let row = reported(fault, setup, &args)?;
+            let row = reported(fault, setup, args)?;
             rows.lock().unwrap_or_else(PoisonError::into_inner).insert(number, row);
         }
     };

@@ -167,7 +167,7 @@ impl Server {
         let done = if lacks_nothing { REPAIRS } else { 0 };
         if !lacks_nothing {
             let age_ms = now.duration_since(since).unwrap_or_default().as_millis() as u64;
-            tracing::warn!(age_ms, "redis may lack writes; posts will be delivered again");
+            tracing::info!(age_ms, "redis may lack writes; posts will be delivered again");
         }
         self.loss =
             Some(Loss { server_id: id, since, found_at: at, redelivered: done, marked: done });

@@ -17,7 +17,7 @@ const OF_POSTS: [&str; 6] =
     ["post", "likes", "comments", "comment_bodies", "reposts", "repost_tombstones"];
 
 /// Other kinds that may exist when the backlogs are empty.
-const OTHERS: [&str; 10] = [
+const OTHERS: [&str; 11] = [
     "posts",
     "clock",
     "authors",
@@ -25,6 +25,7 @@ const OTHERS: [&str; 10] = [
     "comment_admission",
     "comment_request",
     "journal",
+    "delivered",
     "evictable",
     "post_tombstones",
     "watermark",

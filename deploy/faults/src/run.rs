@@ -73,16 +73,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let trials = selected(&faults, args);
     if args.list {
-        for (fault, setup) in trials {
+        for (fault, setup) in &trials {
             println!("{} ({setup}): {}. Seen: {}", fault.name, fault.injected, fault.bites);
         }
         return Ok(ExitCode::SUCCESS);
     }
     let (next, rows) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
     let work = || {
-        // Faults are not shared between threads.
-        let faults = faults::all(args.other_programs.as_deref());
-        let trials = selected(&faults, args);
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
             let Some(&(fault, setup)) = trials.get(number) else { return Ok(()) };

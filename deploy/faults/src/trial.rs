@@ -25,7 +25,8 @@ pub(crate) struct Fault {
 }
 
 /// Injects a fault and heals it. Returns what was seen of it.
-pub(crate) type Inject = Box<dyn for<'a> Fn(&'a mut Trial) -> LocalBoxFuture<'a, Result<Bite>>>;
+pub(crate) type Inject =
+    Box<dyn for<'a> Fn(&'a mut Trial) -> LocalBoxFuture<'a, Result<Bite>> + Send + Sync>;
 
 impl Fault {
     pub(crate) fn new(
@@ -33,7 +34,10 @@ impl Fault {
         injected: impl Into<String>,
         bites: &'static str,
         setups: Vec<Setup>,
-        inject: impl for<'a> Fn(&'a mut Trial) -> LocalBoxFuture<'a, Result<Bite>> + 'static,
+        inject: impl for<'a> Fn(&'a mut Trial) -> LocalBoxFuture<'a, Result<Bite>>
+        + Send
+        + Sync
+        + 'static,
     ) -> Self {
         let inject = Box::new(inject);
         Self { name: name.into(), injected: injected.into(), bites, setups, inject }

@@ -8,7 +8,6 @@ use microblog_domain::{BATCH_MAX, PageSize, PostId, UserId};
 use microblog_proto::post::{
     ListAuthorsPostsRequest, Post, PostServicePeer, RedeliverPostsRequest,
 };
-
 use tonic::Code;
 
 use crate::{entry::Entry, error::Error, list::HOME_MAX, peer};

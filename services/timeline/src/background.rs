@@ -1,5 +1,5 @@
-//! Background jobs: fan-out workers, the repair after failovers, the backlog gauge. The streams are divided among the
-//! worker threads of each replica.
+//! Background jobs: the fan-out workers, the repair after failovers and the backlog gauge. The streams
+//! are divided among the worker threads of each replica.
 
 use std::time::Duration;
 

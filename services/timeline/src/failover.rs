@@ -37,6 +37,9 @@ const CLOCK_TOLERANCE: Duration = Duration::from_secs(60);
 /// to see the new one. Sentinels and clusters settle within seconds.
 const SETTLED_AFTER: Duration = Duration::from_secs(30);
 
+/// How often a loss is repaired.
+const REPAIRS: u8 = 2;
+
 /// Finds failovers and repairs what they have lost.
 pub(crate) struct FailoverRepair {
     store: Store,
@@ -65,9 +68,6 @@ struct Loss {
     redelivered: u8,
     marked: u8,
 }
-
-/// How often a loss is repaired.
-const REPAIRS: u8 = 2;
 
 impl FailoverRepair {
     pub(crate) fn new(store: Store, posts: Option<PostLists>) -> Self {
@@ -123,13 +123,14 @@ impl FailoverRepair {
                 redelivered = posts.redeliver(since).await;
             }
             if redelivered.is_ok() {
-                self.losses().for_each(|loss| loss.redelivered = loss.due(now));
+                self.losses()
+                    .for_each(|loss| loss.redelivered = loss.redelivered.max(loss.due(now)));
             }
         }
         if self.losses().any(|loss| loss.marked < loss.due(now)) {
             // Builds that have begun are marked the second time.
             self.store.record_unpushed(Duration::ZERO).await?;
-            self.losses().for_each(|loss| loss.marked = loss.due(now));
+            self.losses().for_each(|loss| loss.marked = loss.marked.max(loss.due(now)));
         }
         redelivered
     }
@@ -183,11 +184,7 @@ impl Server {
 impl Loss {
     /// Returns how often it is to be repaired until now.
     fn due(&self, now: Instant) -> u8 {
-        if now >= self.found_at + SETTLED_AFTER {
-            REPAIRS
-        } else {
-            1.max(self.redelivered.min(self.marked))
-        }
+        if now >= self.found_at + SETTLED_AFTER { REPAIRS } else { 1 }
     }
 
     fn is_repaired(&self) -> bool {

@@ -119,7 +119,7 @@ impl Store {
             for (&(partition, since), reply) in places.iter().zip(keyspace.send(batch).await?) {
                 let (redelivered, from): (u64, u64) = decode(reply)?;
                 count += redelivered;
-                // A page of the same time is repeated by no one.
+                // Else a whole page has the same time, and would come again.
                 if from > since {
                     next.push((partition, from));
                 }

@@ -6,7 +6,7 @@
 -- connects.
 --
 -- KEYS: checkpoint. ARGV: the id with which a new checkpoint may begin, if any; the time since when
--- the server lacks writes of earlier ones, in milliseconds since 2024.
+-- the server lacks writes of earlier ones. Times are stamps.
 -- Returns the server's id; the id and the time of the checkpoint, and the time with which it began; 0 if
 -- there is none.
 local function checkpoint(keys, args)
@@ -17,7 +17,7 @@ local function checkpoint(keys, args)
     known_id, since = id, args[2]
   end
   if id == known_id then
-    time = integer(now_ms())
+    time = integer(now_ms() * 4096)
     redis.call('SET', keys[1], table.concat({ id, time, since }, ' '))
   end
   return { id, known_id or '', tonumber(time or 0), tonumber(since or 0) }

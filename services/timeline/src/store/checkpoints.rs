@@ -45,17 +45,12 @@ impl Store {
         let call = Call::new("tl_checkpoint")
             .key(keys::checkpoint(partition))
             .arg(id)
-            .arg(Stamp::first_at(lacks_since, partition).get() >> STAMP_MS);
-        let (id, known_id, ms, since): (String, String, u64, u64) =
+            .arg(Stamp::first_at(lacks_since, partition).get());
+        let (id, known_id, until, since): (String, String, u64, u64) =
             self.keyspace.call(call).await?;
-        let time = |ms: u64| {
-            let stamp = ms.checked_shl(STAMP_MS).and_then(Stamp::new);
-            Ok::<_, Error>(stamp.ok_or_else(|| malformed("checkpoint"))?.time())
-        };
-        let known = Checkpoint { id: known_id, time: time(ms)?, lacks_since: time(since)? };
+        let time =
+            |stamp| Stamp::new(stamp).map(Stamp::time).ok_or_else(|| malformed("checkpoint"));
+        let known = Checkpoint { id: known_id, time: time(until)?, lacks_since: time(since)? };
         Ok(ServerState { id, checkpoint: Some(known).filter(|known| !known.id.is_empty()) })
     }
 }
-
-/// The bits of a stamp below its milliseconds.
-const STAMP_MS: u32 = 12;

@@ -3,9 +3,6 @@
 -- How long posts may be delivered again: far longer than replicas of Redis lag behind.
 local REDELIVERY_MS = 3600000
 
--- The lifetime of what nothing was added to.
-local DELIVERED_SECONDS = 86400
-
 -- The most posts of a call.
 local REDELIVERED_MAX = 500
 
@@ -14,17 +11,13 @@ local REDELIVERED_MAX = 500
 --
 -- KEYS: outbox, delivered. ARGV: posts…
 local function delivered(keys, args)
-  local now = now_ms()
-  call_with('ZREM', keys[1], args)
+  local now, entries = now_ms(), {}
   for _, id in ipairs(args) do
-    redis.call('ZADD', keys[2], integer(now * 4096), id)
+    entries[#entries + 1] = integer(now * 4096)
+    entries[#entries + 1] = id
   end
-  redis.call('EXPIRE', keys[2], DELIVERED_SECONDS)
-  local cutoff = integer((now - REDELIVERY_MS) * 4096)
-  local old = redis.call('ZRANGE', keys[2], '-inf', cutoff, 'BYSCORE', 'LIMIT', 0, 2 * #args)
-  if #old > 0 then
-    call_with('ZREM', keys[2], old)
-  end
+  call_with('ZREM', keys[1], args)
+  add_recent(keys[2], entries, now - REDELIVERY_MS)
 end
 
 -- Puts the posts into the outbox again that were delivered since a time, except those that have left

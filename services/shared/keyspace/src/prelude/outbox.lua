@@ -3,16 +3,23 @@
 -- Tombstones expire after 24 hours, far longer than any message is delayed.
 local TOMBSTONE_SECONDS = 86400
 
--- Adds ended entries (version, member, version, member, …) to a zset of tombstones, and removes up
--- to twice as many expired ones. Versions are stamps. Needs EXPIRE, TIME, ZADD, ZRANGE, ZREM.
-local function bury(tombstones, entries)
-  call_with('ZADD', tombstones, entries)
-  redis.call('EXPIRE', tombstones, TOMBSTONE_SECONDS)
-  local cutoff = integer((now_ms() - TOMBSTONE_SECONDS * 1000) * 4096)
-  local old = redis.call('ZRANGE', tombstones, '-inf', cutoff, 'BYSCORE', 'LIMIT', 0, #entries)
+-- Adds entries (stamp, member, stamp, member, …) to a zset, and removes up to twice as many that are
+-- older than a time in milliseconds since 2024. The zset expires as tombstones do. Needs EXPIRE, ZADD,
+-- ZRANGE, ZREM.
+local function add_recent(key, entries, oldest_ms)
+  call_with('ZADD', key, entries)
+  redis.call('EXPIRE', key, TOMBSTONE_SECONDS)
+  local cutoff = integer(oldest_ms * 4096)
+  local old = redis.call('ZRANGE', key, '-inf', cutoff, 'BYSCORE', 'LIMIT', 0, #entries)
   if #old > 0 then
-    call_with('ZREM', tombstones, old)
+    call_with('ZREM', key, old)
   end
+end
+
+-- Adds ended entries (version, member, version, member, …) to a zset of tombstones. Versions
+-- are stamps. Needs TIME, and what `add_recent` needs.
+local function bury(tombstones, entries)
+  add_recent(tombstones, entries, now_ms() - TOMBSTONE_SECONDS * 1000)
 end
 
 -- Removes entries from `pending`, a zset of changes by version, unless a newer change has replaced

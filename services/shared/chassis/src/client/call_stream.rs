@@ -73,8 +73,9 @@ impl CallStream {
         closed: Arc<Notify>,
     ) -> hyper::Result<Option<Self>> {
         let mut codec = ProstCodec::<CallBatch, ReplyBatch>::default();
-        let calls: Arc<Mutex<Calls>> = Arc::default();
-        let batches = outgoing(calls.clone());
+        // The request's body ends with it, also if this future is dropped before there is a response.
+        let stream = Self(Arc::default());
+        let batches = outgoing(stream.0.clone());
         let body = EncodeBody::new_client(codec.encoder(), batches, None, None);
         let response =
             sender.send_request(request::new(PATH, origin, Either::Right(Body::new(body)))).await?;
@@ -85,8 +86,8 @@ impl CallStream {
         // The caller of each call limits the size of its response.
         let size_max = Some(usize::MAX);
         let replies = Streaming::new_response(codec.decoder(), body, head.status, None, size_max);
-        tokio::spawn(receive(calls.clone(), replies, is_closed, closed));
-        Ok(Some(Self(calls)))
+        tokio::spawn(receive(stream.0.clone(), replies, is_closed, closed));
+        Ok(Some(stream))
     }
 
     /// Returns whether the stream takes calls.

@@ -40,9 +40,8 @@ impl fmt::Display for Row {
     }
 }
 
-/// Prints a table in Markdown.
-pub(crate) fn print(rows: &[Row]) {
-    println!("\n| fault | setup | injected | seen | checked | result |");
+/// Prints the header of a table in Markdown.
+pub(crate) fn print_header() {
+    println!("| fault | setup | injected | seen | checked | result |");
     println!("| --- | --- | --- | --- | --- | --- |");
-    rows.iter().for_each(|row| println!("{row}"));
 }

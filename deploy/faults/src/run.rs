@@ -2,14 +2,10 @@
 
 use std::{
     any::Any,
-    collections::BTreeMap,
     fs,
     path::PathBuf,
     process::ExitCode,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicUsize, Ordering},
     thread::{self, ScopedJoinHandle},
     time::Instant,
 };
@@ -33,7 +29,8 @@ const PRINTED: usize = 20;
 /// Injects faults into a microblog under load, and checks what its clients were promised.
 ///
 /// Starts the programs that were built beside this one, with Redis and PostgreSQL servers of its own.
-/// A fault of which nothing was seen makes its trial void, and the command fails.
+/// A fault of which nothing was seen makes its trial void, and the command fails. Prints a row of a
+/// table when a trial ends.
 ///
 /// Exit codes: 0 all passed, 1 a trial failed or was void, 2 error.
 #[derive(Debug, Parser)]
@@ -60,7 +57,7 @@ pub(crate) struct Args {
     /// The calls that are acknowledged before a fault
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     calls: u64,
-    /// Prints the results as JSON
+    /// Prints each result as a line of JSON
     #[arg(long)]
     json: bool,
 }
@@ -78,30 +75,35 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let (next, rows) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    ensure!(!trials.is_empty(), "no fault has such a setup");
+    if !args.json {
+        report::print_header();
+    }
+    let (next, passed) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let work = || {
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
             let Some(&(fault, setup)) = trials.get(number) else { return Ok(()) };
             let row = reported(fault, setup, args)?;
-            rows.lock().unwrap_or_else(PoisonError::into_inner).insert(number, row);
+            if args.json {
+                println!("{}", serde_json::to_string(&row)?);
+            } else {
+                println!("{row}");
+            }
+            if row.status == Status::Passed {
+                passed.fetch_add(1, Ordering::Relaxed);
+            }
         }
     };
+    let began = Instant::now();
     thread::scope(|scope| {
         let threads: Vec<_> = (0..args.jobs).map(|_| scope.spawn(work)).collect();
         let join = |thread: ScopedJoinHandle<'_, Result<()>>| flatten(thread.join());
         threads.into_iter().try_for_each(join)
     })?;
-    let rows: Vec<Row> =
-        rows.into_inner().unwrap_or_else(PoisonError::into_inner).into_values().collect();
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&rows)?);
-    } else {
-        report::print(&rows);
-    }
-    ensure!(!rows.is_empty(), "no fault has such a setup");
-    let passed = rows.iter().all(|row| row.status == Status::Passed);
-    Ok(ExitCode::from(u8::from(!passed)))
+    let passed = passed.into_inner();
+    eprintln!("{passed} of {} trials passed in {} s", trials.len(), began.elapsed().as_secs());
+    Ok(ExitCode::from(u8::from(passed < trials.len())))
 }
 
 /// Returns the trials that the arguments select.

@@ -60,6 +60,10 @@ const PRAGMAS: [&str; 6] = [
     "temp_store = MEMORY",
 ];
 
+// A process that hangs, or that the network has cut off, must not keep its locks for longer: other
+// processes wait for them. Longer than a pause between the statements of a transaction.
+const IDLE_IN_TRANSACTION: Duration = Duration::from_secs(10);
+
 // PostgreSQL cancels statements that outlive their callers. It plans each execution: the plan that it
 // keeps for a repeated statement is for the size that its tables had. The first recording fills empty
 // tables, and read whole ones for each batch.
@@ -72,8 +76,10 @@ async fn prepare(connection: &mut AnyConnection, limit: Duration) -> Result<(), 
         return Ok(());
     }
     let statements = format!(
-        "SET statement_timeout = {}; SET plan_cache_mode = force_custom_plan",
-        limit.as_millis()
+        "SET statement_timeout = {}; SET idle_in_transaction_session_timeout = {}; \
+         SET plan_cache_mode = force_custom_plan",
+        limit.as_millis(),
+        IDLE_IN_TRANSACTION.as_millis()
     );
     connection.execute(AssertSqlSafe(statements)).await?;
     Ok(())

@@ -31,16 +31,20 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// Returns all faults. Those of two versions need the programs of another one.
 pub(crate) fn all(other_programs: Option<&Path>) -> Vec<Fault> {
-    let groups = [
+    let of_any_store = [
         servers::all(),
-        network::all(),
+        network::between_servers(),
+        database::all(),
+        hostile::all(),
+        other_programs.map(servers::mixed_versions).into_iter().collect(),
+    ];
+    let groups = [
+        network::to_redis(),
         redis_server::all(),
         cluster::all(),
-        database::all(),
         fanout::all(),
         journal::all(),
         overload::all(),
-        hostile::all(),
         peers::all(),
         clocks::all(),
         certificates::all(),
@@ -48,8 +52,8 @@ pub(crate) fn all(other_programs: Option<&Path>) -> Vec<Fault> {
         copies::all(),
         failover::all(),
     ];
-    let mixed = other_programs.map(servers::mixed_versions);
-    groups.into_iter().flatten().chain(mixed).collect()
+    let of_any_store = of_any_store.into_iter().flatten().map(Fault::with_any_store);
+    of_any_store.chain(groups.into_iter().flatten()).collect()
 }
 
 /// Returns what was seen by the clients: unknown outcomes.

@@ -45,6 +45,9 @@ pub(crate) struct Args {
     /// Only setups with this process layout
     #[arg(long, value_enum)]
     layout: Option<Layout>,
+    /// Also the other setups of each fault: takes hours
+    #[arg(long)]
+    long: bool,
     /// Directory with the programs of another version: injects that these replace servers, too
     #[arg(long, value_name = "DIR")]
     other_programs: Option<PathBuf>,
@@ -110,7 +113,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 fn selected<'a>(faults: &'a [Fault], args: &Args) -> Vec<(&'a Fault, Setup)> {
     let is_named = |fault: &&Fault| args.only.is_empty() || args.only.contains(&fault.name);
     let faults = faults.iter().filter(is_named);
-    let trials = faults.flat_map(|fault| fault.setups.iter().map(move |&setup| (fault, setup)));
+    let setups = |fault: &'a Fault| {
+        fault.setups.iter().chain(fault.further_setups.iter().filter(|_| args.long))
+    };
+    let trials = faults.flat_map(|fault| setups(fault).map(move |&setup| (fault, setup)));
     let is_wanted = |setup: Setup| args.layout.is_none_or(|layout| layout == setup.layout);
     trials.filter(|&(_, setup)| is_wanted(setup)).collect()
 }

@@ -37,6 +37,11 @@ pub(crate) use self::{
 /// Longer than any write of a server that nobody waits for any more, in milliseconds.
 pub(crate) const WRITE_BUDGET_MS: u64 = 2_000;
 
+/// The replicas of each service with [`Layout::Five`]. There is one gateway.
+const REPLICAS: u16 = 2;
+/// From the port of a service to that of its other replica.
+const REPLICA_PORTS: u16 = 4;
+
 /// A server drains for two seconds, and completes the calls that it has.
 const STOPPED: Duration = Duration::from_secs(30);
 
@@ -86,10 +91,18 @@ impl Setup {
         Self { layout: Layout::Colocated, store, database, level, equipment }
     }
 
-    /// Returns a process for each service at a level, with PostgreSQL.
+    /// Returns processes for each service at a level, with PostgreSQL.
     pub(crate) const fn five(store: StoreKind, level: Level) -> Self {
         let (database, equipment) = (DatabaseKind::Postgres, Equipment::Nothing);
         Self { layout: Layout::Five, store, database, level, equipment }
+    }
+
+    /// Returns this setup with the other stores, and with TLS if there is no other equipment.
+    pub(crate) fn elsewhere(self) -> Vec<Self> {
+        let stores = [StoreKind::Sentinel, StoreKind::Cluster];
+        let with_tls = Some(self.with(Equipment::Tls));
+        let with_tls = with_tls.filter(|_| self.equipment == Equipment::Nothing);
+        stores.map(|store| Self { store, ..self }).into_iter().chain(with_tls).collect()
     }
 
     /// Returns this setup with an equipment.
@@ -111,8 +124,11 @@ impl std::fmt::Display for Setup {
 }
 
 /// A server: how to start it, and its process while it runs.
-struct Server {
-    name: &'static str,
+pub(crate) struct Server {
+    /// Of its program. Replicas have the same.
+    pub(crate) name: &'static str,
+    /// Of the services that it serves.
+    urls: Vec<String>,
     port: u16,
     args: Vec<String>,
     environment: Vec<(String, String)>,
@@ -132,6 +148,17 @@ impl Server {
         let process = Process::spawn_command(self.port, path, &args, &environment);
         *self.process.borrow_mut() = Some(process);
         Ok(())
+    }
+
+    fn is_running(&self) -> bool {
+        self.process.borrow().is_some()
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        let process = self.process.borrow();
+        let id = process.as_ref().context("the server does not run")?.id();
+        Ok(kill(Pid::from_raw(id.try_into()?), signal)?)
     }
 }
 
@@ -166,7 +193,7 @@ impl System {
         let urls = ports.urls_with(scheme, Keys::default());
         let urls = Urls { gateway: ports.urls().gateway, ..urls };
         let (servers, proxies) = match setup.layout {
-            Layout::Colocated => (launcher(&database, directory.path(), ports)?, Vec::new()),
+            Layout::Colocated => (launcher(&database, directory.path(), ports, &urls)?, Vec::new()),
             Layout::Five => separate(&redis, &database, ports, scheme).await?,
         };
         let level = format!("{:?}", setup.level).to_lowercase();
@@ -211,9 +238,10 @@ impl System {
         &self.urls
     }
 
-    /// Starts all servers, and waits until they are SERVING.
-    async fn start_servers(&self) -> anyhow::Result<()> {
-        self.servers.iter().try_for_each(Server::start)?;
+    /// Starts all servers that do not run, and waits until all are SERVING.
+    pub(crate) async fn start_servers(&self) -> anyhow::Result<()> {
+        let mut stopped = self.servers.iter().filter(|server| !server.is_running());
+        stopped.try_for_each(Server::start)?;
         self.wait_until_serving().await;
         Ok(())
     }
@@ -255,59 +283,51 @@ impl System {
         self.servers.iter().for_each(|server| self.kill(server));
     }
 
-    fn kill(&self, server: &Server) {
+    /// Kills a server (SIGKILL).
+    pub(crate) fn kill(&self, server: &Server) {
         if let Some(process) = server.process.borrow_mut().take() {
             process.kill9();
             self.logs.borrow_mut().push((server.name, process.log()));
         }
     }
 
-    /// Kills a server (SIGKILL), by the name of its program.
-    pub(crate) fn kill_server(&self, name: &str) -> anyhow::Result<()> {
-        self.kill(self.server(name)?);
-        Ok(())
+    /// Kills all replicas of a server (SIGKILL), by the name of its program.
+    pub(crate) fn kill_all(&self, name: &str) {
+        self.replicas(name).for_each(|server| self.kill(server));
     }
 
     /// Stops a server (SIGTERM), which exits with 0.
-    pub(crate) async fn stop_server(&self, name: &str) -> anyhow::Result<()> {
-        let process = self.server(name)?.process.take().context("the server does not run")?;
+    async fn stop(&self, server: &Server) -> anyhow::Result<()> {
+        let process = server.process.take().context("the server does not run")?;
         process.terminate();
         let status = process.ended(STOPPED).await;
-        self.logs.borrow_mut().push((self.server(name)?.name, process.log()));
-        ensure!(status.success(), "{name} exits with {status} after SIGTERM");
+        self.logs.borrow_mut().push((server.name, process.log()));
+        ensure!(status.success(), "{} exits with {status} after SIGTERM", server.name);
         Ok(())
     }
 
-    /// Starts a server that was killed or stopped, and waits until all are SERVING.
-    pub(crate) async fn start_server(&self, name: &str) -> anyhow::Result<()> {
-        self.server(name)?.start()?;
-        self.wait_until_serving().await;
-        Ok(())
+    /// Stops a server (SIGTERM), starts it again, and waits until all are SERVING.
+    pub(crate) async fn restart(&self, server: &Server) -> anyhow::Result<()> {
+        self.stop(server).await?;
+        self.start_servers().await
     }
 
     /// Replaces a server by another version of its program, and waits until all are SERVING.
-    pub(crate) async fn replace_server(&self, name: &str, programs: &Path) -> anyhow::Result<()> {
-        self.stop_server(name).await?;
-        self.server(name)?.start_program(&programs.join(name))?;
+    pub(crate) async fn replace(&self, server: &Server, programs: &Path) -> anyhow::Result<()> {
+        self.stop(server).await?;
+        server.start_program(&programs.join(server.name))?;
         self.wait_until_serving().await;
         Ok(())
     }
 
-    /// Sends a signal to a server.
-    pub(crate) fn signal_server(&self, name: &str, signal: Signal) -> anyhow::Result<()> {
-        let process = self.server(name)?.process.borrow();
-        let id = process.as_ref().context("the server does not run")?.id();
-        Ok(kill(Pid::from_raw(id.try_into()?), signal)?)
+    /// Returns the servers, callees first.
+    pub(crate) fn servers(&self) -> &[Server] {
+        &self.servers
     }
 
-    /// Returns the names of the servers' programs, callees first.
-    pub(crate) fn server_names(&self) -> Vec<&'static str> {
-        self.servers.iter().map(|server| server.name).collect()
-    }
-
-    fn server(&self, name: &str) -> anyhow::Result<&Server> {
-        let found = self.servers.iter().find(|server| server.name == name);
-        found.with_context(|| format!("there is no server {name}"))
+    /// Returns the replicas of a server, by the name of its program.
+    pub(crate) fn replicas(&self, name: &str) -> impl Iterator<Item = &Server> {
+        self.servers.iter().filter(move |server| server.name == name)
     }
 
     /// Closes the connections between the servers, and to a single Redis.
@@ -342,7 +362,12 @@ impl System {
 }
 
 /// `microblog up`.
-fn launcher(database: &Database, directory: &Path, ports: Ports) -> anyhow::Result<Vec<Server>> {
+fn launcher(
+    database: &Database,
+    directory: &Path,
+    ports: Ports,
+    urls: &Urls,
+) -> anyhow::Result<Vec<Server>> {
     let data = redis::data_dir(directory).display().to_string();
     let flags = ["up", "--data-dir", &data, "--port-base", &ports.base().to_string()];
     let mut environment = vec![("MICROBLOG_DATABASE_URL".to_owned(), String::new())];
@@ -352,6 +377,7 @@ fn launcher(database: &Database, directory: &Path, ports: Ports) -> anyhow::Resu
     }
     Ok(vec![Server {
         name: "microblog",
+        urls: urls.all().map(str::to_owned).to_vec(),
         port: ports.base(),
         args: flags.map(str::to_owned).to_vec(),
         environment,
@@ -359,7 +385,7 @@ fn launcher(database: &Database, directory: &Path, ports: Ports) -> anyhow::Resu
     }])
 }
 
-/// A process for each service, with proxies between them.
+/// Two processes for each service, and one for the gateway, with proxies between them.
 async fn separate(
     redis: &Redis,
     database: &Database,
@@ -379,25 +405,37 @@ async fn separate(
             &[("user", 1), ("relation", 2), ("post", 3), ("timeline", 4)],
         ),
     ] {
-        let port = ports.at(offset);
-        let mut args = vec![format!("--listen=127.0.0.1:{port}")];
-        for &(callee, offset) in callees {
-            let proxy = Proxy::start(caller, callee, ports.at(offset)).await?;
-            args.push(format!("--{callee}-url={scheme}://127.0.0.1:{}", proxy.port()));
-            proxies.push(proxy);
-        }
-        let mut environment =
-            vec![("MICROBLOG_DATABASE_URL".to_owned(), database.url(caller).unwrap_or_default())];
-        if caller != "gateway" {
-            let mut url = redis.url(caller)?;
-            if let Redis::Single(server) = redis {
-                let proxy = Proxy::start(caller, "redis", server.port()).await?;
-                url = url.replace(&format!(":{}", server.port()), &format!(":{}", proxy.port()));
-                proxies.push(proxy);
+        let is_gateway = caller == "gateway";
+        for replica in 0..if is_gateway { 1 } else { REPLICAS } {
+            let port = ports.at(offset + replica * REPLICA_PORTS);
+            let mut args = vec![format!("--listen=127.0.0.1:{port}")];
+            for &(callee, offset) in callees {
+                let mut urls = Vec::new();
+                for replica in 0..REPLICAS {
+                    let port = ports.at(offset + replica * REPLICA_PORTS);
+                    let proxy = Proxy::start(caller, callee, port).await?;
+                    urls.push(format!("{scheme}://127.0.0.1:{}", proxy.port()));
+                    proxies.push(proxy);
+                }
+                args.push(format!("--{callee}-url={}", urls.join(",")));
             }
-            environment.push(("MICROBLOG_REDIS_URL".to_owned(), url));
+            let database_url = database.url(caller).unwrap_or_default();
+            let mut environment = vec![("MICROBLOG_DATABASE_URL".to_owned(), database_url)];
+            if !is_gateway {
+                let mut url = redis.url(caller)?;
+                if let Redis::Single(server) = redis {
+                    let proxy = Proxy::start(caller, "redis", server.port()).await?;
+                    let [to, by] = [server.port(), proxy.port()].map(|port| format!(":{port}"));
+                    url = url.replace(&to, &by);
+                    proxies.push(proxy);
+                }
+                environment.push(("MICROBLOG_REDIS_URL".to_owned(), url));
+            }
+            let scheme = if is_gateway { "http" } else { scheme };
+            let urls = vec![format!("{scheme}://127.0.0.1:{port}")];
+            let process = RefCell::default();
+            servers.push(Server { name, urls, port, args, environment, process });
         }
-        servers.push(Server { name, port, args, environment, process: RefCell::default() });
     }
     Ok((servers, proxies))
 }

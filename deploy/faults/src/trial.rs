@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use anyhow::Result;
 use futures::future::LocalBoxFuture;
+use microblog_local::launch::Layout;
 
 use crate::{
     check::{Checked, check},
@@ -21,6 +22,8 @@ pub(crate) struct Fault {
     /// What must be seen, or the trial is void.
     pub(crate) bites: &'static str,
     pub(crate) setups: Vec<Setup>,
+    /// Further setups, of the long form.
+    pub(crate) further_setups: Vec<Setup>,
     pub(crate) inject: Inject,
 }
 
@@ -40,7 +43,16 @@ impl Fault {
         + 'static,
     ) -> Self {
         let inject = Box::new(inject);
-        Self { name: name.into(), injected: injected.into(), bites, setups, inject }
+        let (name, injected) = (name.into(), injected.into());
+        Self { name, injected, bites, setups, further_setups: Vec::new(), inject }
+    }
+
+    /// Adds the other stores, and TLS, to its setups of the long form.
+    pub(crate) fn with_any_store(mut self) -> Self {
+        let five = self.setups.iter().filter(|setup| setup.layout == Layout::Five);
+        let further = five.flat_map(|setup| setup.elsewhere());
+        self.further_setups = further.filter(|setup| !self.setups.contains(setup)).collect();
+        self
     }
 }
 

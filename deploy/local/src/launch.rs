@@ -74,7 +74,7 @@ impl Ports {
         let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
         for _ in 0..ATTEMPTS {
             let ports = Self(rand::random_range(PORTS));
-            if (0..5).chain([REDIS]).all(|offset| is_free(ports.at(offset))) {
+            if (0..=REDIS).all(|offset| is_free(ports.at(offset))) {
                 return Ok(ports);
             }
         }

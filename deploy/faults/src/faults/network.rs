@@ -14,55 +14,63 @@ use crate::{
 /// Longer than all timeouts of calls and commands.
 const CUT: Duration = Duration::from_secs(10);
 
-/// Returns these faults.
-pub(super) fn all() -> Vec<Fault> {
-    let mut faults = Vec::new();
-    let mut add = |name: String, injected: String, caller, callee, passage| {
-        faults.push(Fault::new(name, injected, "lost or delayed messages", five(), move |trial| {
-            Box::pin(impaired(trial, caller, callee, passage))
-        }));
-    };
-    for service in ["user", "relation", "post", "timeline"] {
-        add(
-            format!("{service}-redis-cut"),
-            format!("nothing passes between {service} and Redis for 10 s"),
-            Some(service),
-            "redis",
-            Passage::Cut,
-        );
-    }
-    for (caller, callee) in [
+/// Returns the faults between servers.
+pub(super) fn between_servers() -> Vec<Fault> {
+    let cut = [
         ("gateway", "user"),
         ("gateway", "relation"),
         ("gateway", "post"),
         ("post", "timeline"),
         ("timeline", "relation"),
-    ] {
-        add(
-            format!("{caller}-{callee}-cut"),
-            format!("nothing passes between {caller} and {callee} for 10 s"),
-            Some(caller),
-            callee,
-            Passage::Cut,
-        );
-    }
-    for (caller, callee) in [("relation", "redis"), ("post", "redis"), ("gateway", "post")] {
-        add(
-            format!("{caller}-{callee}-one-way"),
-            format!("no replies pass from {callee} to {caller} for 10 s"),
-            Some(caller),
-            callee,
-            Passage::RepliesCut,
-        );
-    }
-    add(
+    ];
+    let cut = cut.map(|(caller, callee)| cut_off(caller, callee));
+    cut.into_iter().chain([without_replies("gateway", "post")]).collect()
+}
+
+/// Returns the faults between servers and Redis.
+pub(super) fn to_redis() -> Vec<Fault> {
+    let cut = ["user", "relation", "post", "timeline"].map(|service| cut_off(service, "redis"));
+    let one_way = ["relation", "post"].map(|service| without_replies(service, "redis"));
+    let slow = fault(
         "redis-slow".to_owned(),
         "each message from and to Redis takes 100 ms longer for 10 s".to_owned(),
         None,
         "redis",
         Passage::Delayed,
     );
-    faults
+    cut.into_iter().chain(one_way).chain([slow]).collect()
+}
+
+fn cut_off(caller: &'static str, callee: &'static str) -> Fault {
+    fault(
+        format!("{caller}-{callee}-cut"),
+        format!("nothing passes between {caller} and {callee} for 10 s"),
+        Some(caller),
+        callee,
+        Passage::Cut,
+    )
+}
+
+fn without_replies(caller: &'static str, callee: &'static str) -> Fault {
+    fault(
+        format!("{caller}-{callee}-one-way"),
+        format!("no replies pass from {callee} to {caller} for 10 s"),
+        Some(caller),
+        callee,
+        Passage::RepliesCut,
+    )
+}
+
+fn fault(
+    name: String,
+    injected: String,
+    caller: Option<&'static str>,
+    callee: &'static str,
+    passage: Passage,
+) -> Fault {
+    Fault::new(name, injected, "lost or delayed messages", five(), move |trial| {
+        Box::pin(impaired(trial, caller, callee, passage))
+    })
 }
 
 /// What passes from a caller, or from all, to a callee is lost or delayed for some time.

@@ -181,8 +181,9 @@ async fn watchers_vanished(trial: &mut Trial) -> Result<Bite> {
     trial.after().await;
     trial.load.stop().await?;
     // The servers end what still watches.
-    trial.system.stop_server("microblog-gateway").await?;
-    trial.system.start_server("microblog-gateway").await?;
+    for gateway in trial.system.replicas("microblog-gateway") {
+        trial.system.restart(gateway).await?;
+    }
     let read: usize = readers.join_all().await.into_iter().sum();
     let seen = format!("{read} posts read, {} viewers watch again", tokens.len());
     Ok(Bite::seen_if(read > 0, seen))

@@ -41,7 +41,7 @@ const CALLS_MAX: u64 = 2;
 pub(super) fn all() -> Vec<Fault> {
     vec![Fault::new(
         "user-failing",
-        "in place of user, a server answers each call with UNAVAILABLE for 10 s",
+        "in place of all replicas of user, a server answers each call with UNAVAILABLE for 10 s",
         "failed calls, of which few are repeated",
         five(),
         |trial| Box::pin(failing(trial)),
@@ -53,7 +53,7 @@ async fn failing(trial: &mut Trial) -> Result<Bite> {
     const USER: &str = "microblog-user";
     trial.before().await;
     let since = trial.load.shared.log.len();
-    trial.system.kill_server(USER)?;
+    trial.system.kill_all(USER);
     let calls = Arc::new(AtomicU64::new(0));
     let address = trial.system.urls().user.trim_start_matches("http://").parse::<SocketAddr>()?;
     let server = Server::builder().add_service(Failing(calls.clone())).serve(address);
@@ -73,7 +73,7 @@ async fn failing(trial: &mut Trial) -> Result<Bite> {
     thread.await??;
     let attempts = (trial.load.shared.log.len() - since) as u64;
     let calls = calls.load(Ordering::Relaxed);
-    trial.system.start_server(USER).await?;
+    trial.system.start_servers().await?;
     trial.after().await;
     // Each client may have a call under way, which is not logged yet.
     let few = (attempts + CLIENTS as u64) * CALLS_MAX * ATTEMPTS_MAX;

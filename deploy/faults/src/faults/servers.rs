@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use super::five;
 use crate::{
-    system::{Level, Setup, StoreKind},
+    system::{Level, Server, Setup, StoreKind},
     trial::{Bite, Fault, Trial},
 };
 
@@ -18,6 +18,8 @@ use crate::{
 const FROZEN: Duration = Duration::from_secs(30);
 /// Calls that fail meanwhile.
 const FAILED: usize = 10;
+/// How often one replica is killed.
+const KILLED: usize = 3;
 
 /// Returns these faults.
 pub(super) fn all() -> Vec<Fault> {
@@ -33,17 +35,37 @@ pub(super) fn all() -> Vec<Fault> {
         let bites = if service == "timeline" { "posts wait for delivery" } else { "failed calls" };
         faults.push(Fault::new(
             format!("{service}-killed"),
-            format!("{service} is killed (SIGKILL), and starts again"),
+            format!("all replicas of {service} are killed (SIGKILL), and start again"),
             bites,
             five(),
             move |trial| Box::pin(killed(trial, program)),
         ));
         faults.push(Fault::new(
             format!("{service}-frozen"),
-            format!("{service} stops for 30 s (SIGSTOP), and goes on"),
+            format!("all replicas of {service} stop for 30 s (SIGSTOP), and go on"),
             bites,
             five(),
             move |trial| Box::pin(frozen(trial, program)),
+        ));
+        if service == "gateway" {
+            continue;
+        }
+        faults.push(Fault::new(
+            format!("{service}-replica-killed"),
+            format!(
+                "one of two replicas of {service} is killed (SIGKILL) and starts again, \
+                 {KILLED} times"
+            ),
+            "calls go on",
+            five(),
+            move |trial| Box::pin(replica_killed(trial, program)),
+        ));
+        faults.push(Fault::new(
+            format!("{service}-replica-frozen"),
+            format!("one of two replicas of {service} stops for 30 s (SIGSTOP), and goes on"),
+            "calls go on",
+            five(),
+            move |trial| Box::pin(replica_frozen(trial, program)),
         ));
     }
     faults.push(Fault::new(
@@ -84,41 +106,73 @@ pub(super) fn mixed_versions(other_programs: &Path) -> Fault {
     )
 }
 
-/// A server is killed (SIGKILL) and starts again.
+/// All replicas of a server are killed (SIGKILL) and start again.
 async fn killed(trial: &mut Trial, program: &str) -> Result<Bite> {
     trial.before().await;
     let since = trial.load.shared.log.len();
-    trial.system.kill_server(program)?;
+    trial.system.kill_all(program);
     let missed = missed(trial, program, since).await?;
-    trial.system.start_server(program).await?;
+    trial.system.start_servers().await?;
     trial.after().await;
     Ok(Bite::Seen(missed))
 }
 
-/// A server stops for some time (SIGSTOP), and goes on.
+/// All replicas of a server stop for some time (SIGSTOP), and go on.
 async fn frozen(trial: &mut Trial, program: &str) -> Result<Bite> {
     trial.before().await;
     let since = trial.load.shared.log.len();
-    trial.system.signal_server(program, Signal::SIGSTOP)?;
+    signal(trial.system.replicas(program), Signal::SIGSTOP)?;
     sleep(FROZEN).await;
     let missed = missed(trial, program, since).await?;
-    trial.system.signal_server(program, Signal::SIGCONT)?;
+    signal(trial.system.replicas(program), Signal::SIGCONT)?;
     trial.after().await;
     Ok(Bite::Seen(missed))
+}
+
+fn signal<'a>(mut servers: impl Iterator<Item = &'a Server>, signal: Signal) -> Result<()> {
+    servers.try_for_each(|server| server.signal(signal))
+}
+
+/// One replica is killed (SIGKILL) and starts again, some times. Calls go on.
+async fn replica_killed(trial: &mut Trial, program: &str) -> Result<Bite> {
+    trial.before().await;
+    let since = trial.load.shared.log.len();
+    for _ in 0..KILLED {
+        let replica = trial.system.replicas(program).next().context("no replica")?;
+        trial.system.kill(replica);
+        trial.after().await;
+        trial.system.start_servers().await?;
+        trial.after().await;
+    }
+    let unknown = trial.load.shared.log.unknown(since);
+    Ok(Bite::Seen(format!("calls go on, {unknown} unknown outcomes")))
+}
+
+/// One replica stops for some time (SIGSTOP), and goes on. The other one does its work meanwhile.
+async fn replica_frozen(trial: &mut Trial, program: &str) -> Result<Bite> {
+    trial.before().await;
+    let since = trial.load.shared.log.len();
+    let replica = trial.system.replicas(program).next().context("no replica")?;
+    replica.signal(Signal::SIGSTOP)?;
+    trial.after().await;
+    sleep(FROZEN).await;
+    trial.after().await;
+    replica.signal(Signal::SIGCONT)?;
+    trial.after().await;
+    let unknown = trial.load.shared.log.unknown(since);
+    Ok(Bite::Seen(format!("calls go on, {unknown} unknown outcomes")))
 }
 
 /// Each server is stopped (SIGTERM) and started again, callees first.
 async fn restarted(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
     let since = trial.load.shared.log.len();
-    let programs = trial.system.server_names();
-    for program in &programs {
-        trial.system.stop_server(program).await?;
-        trial.system.start_server(program).await?;
+    for server in trial.system.servers() {
+        trial.system.restart(server).await?;
         trial.after().await;
     }
-    let unknown = trial.load.shared.log.unknown(since);
-    Ok(Bite::Seen(format!("{} drained servers, {unknown} unknown outcomes", programs.len())))
+    let (drained, unknown) = (trial.system.servers().len(), trial.load.shared.log.unknown(since));
+    Ok(Bite::Seen(format!("{drained} drained servers, {unknown} unknown outcomes")))
 }
 
 /// Each server is replaced by another version, callees first, and back.
@@ -127,15 +181,15 @@ async fn mixed(trial: &mut Trial, other_programs: &Path) -> Result<Bite> {
     let since = trial.load.shared.log.len();
     let own = program("microblog")?;
     let own_programs = own.parent().context("a program has a directory")?;
-    let programs = trial.system.server_names();
+    let servers = trial.system.servers();
     for version in [other_programs, own_programs] {
-        for program in &programs {
-            trial.system.replace_server(program, version).await?;
+        for server in servers {
+            trial.system.replace(server, version).await?;
             trial.after().await;
         }
     }
-    let unknown = trial.load.shared.log.unknown(since);
-    Ok(Bite::Seen(format!("{} replacements, {unknown} unknown outcomes", 2 * programs.len())))
+    let (replaced, unknown) = (2 * servers.len(), trial.load.shared.log.unknown(since));
+    Ok(Bite::Seen(format!("{replaced} replacements, {unknown} unknown outcomes")))
 }
 
 /// Waits until the server is missed, and returns by what. No write waits for the timeline service:
@@ -145,11 +199,14 @@ async fn missed(trial: &Trial, program: &str, since: usize) -> Result<String> {
         trial.load.unknown(FAILED, since).await;
         return Ok(format!("{} unknown outcomes", trial.load.shared.log.unknown(since)));
     }
-    let mut connection = trial.system.redis.single()?.admin().await;
     let mut outboxes = 0;
     eventually("posts wait for their delivery", PATIENCE, async || {
-        let keys = cmd("KEYS").arg("post:*:outbox").query_async(&mut connection).await;
-        outboxes = keys.map_or(0, |keys: Vec<String>| keys.len());
+        outboxes = 0;
+        for server in trial.system.redis.servers() {
+            let keys =
+                cmd("KEYS").arg("post:*:outbox").query_async(&mut server.admin().await).await;
+            outboxes += keys.map_or(0, |keys: Vec<String>| keys.len());
+        }
         outboxes > 0
     })
     .await;

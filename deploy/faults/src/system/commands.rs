@@ -19,7 +19,7 @@ pub(crate) type RecordedAt = BTreeMap<(String, u64), Millis>;
 impl System {
     /// Waits until all servers are SERVING.
     pub(crate) async fn wait_until_serving(&self) {
-        for url in self.urls().all() {
+        for url in self.servers().iter().flat_map(|server| &server.urls) {
             eventually(&format!("the server at {url} is SERVING"), PATIENCE, async || {
                 let Ok(channel) = remote::channel(url) else { return false };
                 remote::is_serving(channel).await.unwrap_or_default()

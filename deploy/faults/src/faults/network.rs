@@ -44,7 +44,7 @@ pub(super) fn to_redis() -> Vec<Fault> {
 fn cut_off(caller: &'static str, callee: &'static str) -> Fault {
     fault(
         format!("{caller}-{callee}-cut"),
-        format!("nothing passes between {caller} and {callee} for 10 s"),
+        format!("nothing passes between {caller} and {} for 10 s", named(callee)),
         Some(caller),
         callee,
         Passage::Cut,
@@ -54,11 +54,15 @@ fn cut_off(caller: &'static str, callee: &'static str) -> Fault {
 fn without_replies(caller: &'static str, callee: &'static str) -> Fault {
     fault(
         format!("{caller}-{callee}-one-way"),
-        format!("no replies pass from {callee} to {caller} for 10 s"),
+        format!("no replies pass from {} to {caller} for 10 s", named(callee)),
         Some(caller),
         callee,
         Passage::RepliesCut,
     )
+}
+
+fn named(callee: &str) -> &str {
+    if callee == "redis" { "Redis" } else { callee }
 }
 
 fn fault(

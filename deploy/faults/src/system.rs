@@ -292,8 +292,9 @@ impl System {
     }
 
     /// Kills all replicas of a server (SIGKILL), by the name of its program.
-    pub(crate) fn kill_all(&self, name: &str) {
-        self.replicas(name).for_each(|server| self.kill(server));
+    pub(crate) fn kill_all(&self, name: &str) -> anyhow::Result<()> {
+        self.replicas(name)?.into_iter().for_each(|server| self.kill(server));
+        Ok(())
     }
 
     /// Stops a server (SIGTERM), which exits with 0.
@@ -326,8 +327,10 @@ impl System {
     }
 
     /// Returns the replicas of a server, by the name of its program.
-    pub(crate) fn replicas(&self, name: &str) -> impl Iterator<Item = &Server> {
-        self.servers.iter().filter(move |server| server.name == name)
+    pub(crate) fn replicas(&self, name: &str) -> anyhow::Result<Vec<&Server>> {
+        let replicas: Vec<_> = self.servers.iter().filter(|server| server.name == name).collect();
+        ensure!(!replicas.is_empty(), "there is no server {name}");
+        Ok(replicas)
     }
 
     /// Closes the connections between the servers, and to a single Redis.

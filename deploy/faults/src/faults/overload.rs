@@ -181,7 +181,7 @@ async fn watchers_vanished(trial: &mut Trial) -> Result<Bite> {
     trial.after().await;
     trial.load.stop().await?;
     // The servers end what still watches.
-    for gateway in trial.system.replicas("microblog-gateway") {
+    for gateway in trial.system.replicas("microblog-gateway")? {
         trial.system.restart(gateway).await?;
     }
     let read: usize = readers.join_all().await.into_iter().sum();

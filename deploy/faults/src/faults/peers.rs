@@ -53,7 +53,7 @@ async fn failing(trial: &mut Trial) -> Result<Bite> {
     const USER: &str = "microblog-user";
     trial.before().await;
     let since = trial.load.shared.log.len();
-    trial.system.kill_all(USER);
+    trial.system.kill_all(USER)?;
     let calls = Arc::new(AtomicU64::new(0));
     let address = trial.system.urls().user.trim_start_matches("http://").parse::<SocketAddr>()?;
     let server = Server::builder().add_service(Failing(calls.clone())).serve(address);

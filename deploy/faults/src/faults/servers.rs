@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use super::five;
 use crate::{
-    system::{Level, Server, Setup, StoreKind},
+    system::{Level, Setup, StoreKind},
     trial::{Bite, Fault, Trial},
 };
 
@@ -110,7 +110,7 @@ pub(super) fn mixed_versions(other_programs: &Path) -> Fault {
 async fn killed(trial: &mut Trial, program: &str) -> Result<Bite> {
     trial.before().await;
     let since = trial.load.shared.log.len();
-    trial.system.kill_all(program);
+    trial.system.kill_all(program)?;
     let missed = missed(trial, program, since).await?;
     trial.system.start_servers().await?;
     trial.after().await;
@@ -121,24 +121,21 @@ async fn killed(trial: &mut Trial, program: &str) -> Result<Bite> {
 async fn frozen(trial: &mut Trial, program: &str) -> Result<Bite> {
     trial.before().await;
     let since = trial.load.shared.log.len();
-    signal(trial.system.replicas(program), Signal::SIGSTOP)?;
+    let replicas = trial.system.replicas(program)?;
+    replicas.iter().try_for_each(|replica| replica.signal(Signal::SIGSTOP))?;
     sleep(FROZEN).await;
     let missed = missed(trial, program, since).await?;
-    signal(trial.system.replicas(program), Signal::SIGCONT)?;
+    replicas.iter().try_for_each(|replica| replica.signal(Signal::SIGCONT))?;
     trial.after().await;
     Ok(Bite::Seen(missed))
-}
-
-fn signal<'a>(mut servers: impl Iterator<Item = &'a Server>, signal: Signal) -> Result<()> {
-    servers.try_for_each(|server| server.signal(signal))
 }
 
 /// One replica is killed (SIGKILL) and starts again, some times. Calls go on.
 async fn replica_killed(trial: &mut Trial, program: &str) -> Result<Bite> {
     trial.before().await;
     let since = trial.load.shared.log.len();
+    let replica = trial.system.replicas(program)?[0];
     for _ in 0..KILLED {
-        let replica = trial.system.replicas(program).next().context("no replica")?;
         trial.system.kill(replica);
         trial.after().await;
         trial.system.start_servers().await?;
@@ -152,7 +149,7 @@ async fn replica_killed(trial: &mut Trial, program: &str) -> Result<Bite> {
 async fn replica_frozen(trial: &mut Trial, program: &str) -> Result<Bite> {
     trial.before().await;
     let since = trial.load.shared.log.len();
-    let replica = trial.system.replicas(program).next().context("no replica")?;
+    let replica = trial.system.replicas(program)?[0];
     replica.signal(Signal::SIGSTOP)?;
     trial.after().await;
     sleep(FROZEN).await;

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use microblog_domain::{Invalid, TokenError};
 use microblog_proto::common::ErrorReason;
-use tonic::{Code, Status};
+use tonic::{Code, Status, metadata::MetadataValue};
 use tonic_types::{ErrorDetails, FieldViolation, StatusExt as _};
+
+use crate::call::metadata::GRPC_RETRY_PUSHBACK;
 
 /// The domain of every `ErrorInfo`.
 pub const DOMAIN: &str = "microblog";
@@ -94,25 +96,31 @@ pub fn recovering() -> Status {
     let mut details = info(ErrorReason::Recovering);
     details.set_retry_info(Some(RECOVERY_RETRY_DELAY));
     let text = "the store has lost changes and recovers them; nothing was changed";
-    Status::with_error_details(Code::Unavailable, text, details)
+    of_store(Status::with_error_details(Code::Unavailable, text, details))
 }
 
 /// Returns UNAVAILABLE while a service's stores do not belong together. Nothing was changed.
 pub fn stores_mismatched() -> Status {
     let text = "the service's stores do not belong together; an operator must restore one of them";
-    with_reason(Code::Unavailable, ErrorReason::StoresMismatched, text)
+    of_store(with_reason(Code::Unavailable, ErrorReason::StoresMismatched, text))
 }
 
 /// Returns UNAVAILABLE for a write that replicas may not have.
 pub fn not_replicated() -> Status {
     let text = "the write may not be replicated; repeat it";
-    with_reason(Code::Unavailable, ErrorReason::NotReplicated, text)
+    of_store(with_reason(Code::Unavailable, ErrorReason::NotReplicated, text))
 }
 
 /// Returns UNAVAILABLE for a write that the database may not have.
 pub fn not_recorded() -> Status {
     let text = "the write may not be recorded; repeat it";
-    with_reason(Code::Unavailable, ErrorReason::NotRecorded, text)
+    of_store(with_reason(Code::Unavailable, ErrorReason::NotRecorded, text))
+}
+
+/// Marks a status of a store that all replicas share: another one would answer the same, later.
+fn of_store(mut status: Status) -> Status {
+    status.metadata_mut().insert(GRPC_RETRY_PUSHBACK, MetadataValue::from_static("-1"));
+    status
 }
 
 /// Returns INTERNAL for a fault of the service. Log the cause; the status omits it.

@@ -30,6 +30,9 @@ pub(crate) const HEADER_LIST_MAX: u32 = 160 << 10;
 const HEADER_OVERHEAD: usize = 32;
 
 pub(crate) const GRPC_STATUS: &str = "grpc-status";
+/// A negative value in a response: the call is not to be repeated
+/// (<https://github.com/grpc/proposal/blob/master/A6-client-retries.md>).
+pub(crate) const GRPC_RETRY_PUSHBACK: &str = "grpc-retry-pushback-ms";
 const GRPC_TIMEOUT: &str = "grpc-timeout";
 const TIMEOUT_DIGITS_MAX: usize = 8;
 

@@ -18,7 +18,10 @@ use tonic::{Code, Status, body::Body};
 
 use super::{endpoint::CallLease, failure::Failure};
 use crate::{
-    call::{batch, metadata::GRPC_STATUS},
+    call::{
+        batch,
+        metadata::{GRPC_RETRY_PUSHBACK, GRPC_STATUS},
+    },
     status,
 };
 
@@ -78,11 +81,20 @@ impl PeerResponse {
 
     /// Returns whether the status is UNAVAILABLE.
     pub(super) fn is_unavailable(&self) -> bool {
-        let has_status = |headers: &HeaderMap| {
-            let status = headers.get(GRPC_STATUS).map(|code| Code::from_bytes(code.as_bytes()));
-            status == Some(Code::Unavailable)
-        };
-        has_status(&self.head.headers) || self.buffered.trailers.as_ref().is_some_and(has_status)
+        let code = self.status_header(GRPC_STATUS);
+        code.is_some_and(|code| Code::from_bytes(code.as_bytes()) == Code::Unavailable)
+    }
+
+    /// Returns whether the server says that a retry elsewhere is no use.
+    pub(super) fn forbids_retry(&self) -> bool {
+        let pushback = self.status_header(GRPC_RETRY_PUSHBACK);
+        pushback.is_some_and(|delay| delay.as_bytes().starts_with(b"-"))
+    }
+
+    /// Returns a header that comes with the status.
+    fn status_header(&self, name: &str) -> Option<&HeaderValue> {
+        let trailers = || self.buffered.trailers.as_ref()?.get(name);
+        self.head.headers.get(name).or_else(trailers)
     }
 
     /// Returns the response for the caller, with its deadline.

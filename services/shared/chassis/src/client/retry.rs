@@ -144,7 +144,11 @@ impl Remote {
         let may_retry = match response {
             Ok(response) if !response.is_unavailable() => return false,
             // Another endpoint may succeed; the same one has just failed.
-            Ok(_) => method.idempotency != Idempotency::None && self.balancer.has_other(retry.last),
+            Ok(response) => {
+                method.idempotency != Idempotency::None
+                    && !response.forbids_retry()
+                    && self.balancer.has_other(retry.last)
+            }
             Err(failure) => match failure.kind {
                 Kind::Unavailable => return false,
                 Kind::Unsent => {

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use futures::future::join_all;
+use microblog_chassis::status;
 use tonic::{Code, Status};
 
 use crate::{
@@ -58,6 +59,21 @@ async fn other_status_codes_are_not_retried() {
         assert_eq!(status.code(), Code::NotFound);
     }
     assert_eq!(replicas.iter().map(Replica::calls).sum::<usize>(), 50);
+}
+
+#[tokio::test]
+async fn failures_of_the_common_store_are_not_retried() {
+    let replicas = hosts::<2>()
+        .map(|address| Replica::start_with(address, |_| async { Err(status::not_recorded()) }));
+    let names = FakeResolver::new(&replicas.each_ref().map(|replica| replica.address));
+    let peer = peer_at(&names, &frequent_refresh());
+    for kind in [Kind::Write, Kind::Read, Kind::StreamedRead] {
+        for _ in 0..10 {
+            let (_, status) = call(&peer, kind).await.unwrap_err();
+            assert_eq!(status.code(), Code::Unavailable);
+        }
+    }
+    assert_eq!(replicas.iter().map(Replica::calls).sum::<usize>(), 30);
 }
 
 #[tokio::test]

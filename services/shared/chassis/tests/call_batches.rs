@@ -226,6 +226,46 @@ async fn calls_of_a_client_that_reads_no_replies_end() {
 }
 
 #[tokio::test]
+async fn an_error_ends_the_calls_of_a_client_that_reads_no_replies() {
+    let (stub, _permits, slow) = slow_stub();
+    let server = Server::start(stub.service(), patient());
+    let exchange = Exchange::open_on(server.unread_channel(100)).await.unwrap();
+    // One reply is on its way, one waits for its turn, and further ones for that.
+    for running in 1..=4 {
+        let id = 2 * running as u64;
+        exchange.send(vec![call(id, &"long".repeat(100)), call(id + 1, "slow")], Vec::new());
+        eventually("it runs", async || slow.load(SeqCst) == running).await;
+    }
+    exchange.send((100..1125).map(|id| call(id, "anna")).collect(), Vec::new());
+    eventually("all are cancelled", async || slow.load(SeqCst) == 0).await;
+}
+
+#[tokio::test]
+async fn a_client_that_reads_no_errors_gets_no_further_calls_started() {
+    const ALL: u64 = 10_000;
+    let started = Arc::new(AtomicUsize::new(0));
+    let stub = Stub::new().get({
+        let started = started.clone();
+        move |_| {
+            started.fetch_add(1, SeqCst);
+            async { Err(Status::not_found("long".repeat(250))) }
+        }
+    });
+    let mut limited = patient();
+    limited.max_streams = 100;
+    let server = Server::start(stub.service(), limited);
+    let exchange = Exchange::open_on(server.unread_channel(100)).await.unwrap();
+    for first in (0..ALL).step_by(100) {
+        exchange.send((first..first + 100).map(|id| call(id, "anna")).collect(), Vec::new());
+        // Each batch wakes the stream.
+        sleep(Duration::from_millis(5)).await;
+    }
+    eventually("some are started", async || started.load(SeqCst) >= 100).await;
+    let started = started.load(SeqCst);
+    assert!(started < 2_000, "{started} of {ALL} calls are started");
+}
+
+#[tokio::test]
 async fn the_deadline_of_a_call_that_waits_goes_on() {
     let (stub, permits, _) = slow_stub();
     let mut limited = patient();
@@ -305,6 +345,25 @@ async fn abandoned_calls_are_cancelled() {
     calls[1].abort();
     eventually("one is cancelled", async || slow.load(SeqCst) == 2).await;
     assert!(!calls[0].is_finished() && !calls[2].is_finished());
+}
+
+#[tokio::test]
+async fn abandoned_calls_of_a_stopping_server_are_cancelled() {
+    let (stub, _permits, slow) = slow_stub();
+    let mut patient = patient();
+    patient.drain_timeout_ms = patient.default_timeout_ms;
+    let mut server = Server::start(stub.service(), patient.clone());
+    let peer = Peer::remote(&server.url(), &patient).unwrap();
+    let call = tokio::spawn({
+        let peer = peer.clone();
+        async move { get(peer, "slow").await }
+    });
+    eventually("it runs", async || slow.load(SeqCst) == 1).await;
+    server.stop();
+    eventually("calls are rejected", async || get(peer.clone(), "anna").await.is_err()).await;
+    call.abort();
+    eventually("it is cancelled", async || slow.load(SeqCst) == 0).await;
+    server.ended().await;
 }
 
 #[tokio::test]

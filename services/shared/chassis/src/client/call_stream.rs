@@ -17,7 +17,7 @@ use microblog_domain::IdMap;
 use microblog_proto::common::{BatchedCall, BatchedReply, CallBatch, ReplyBatch};
 use tokio::sync::{
     Notify,
-    mpsc::{UnboundedSender, unbounded_channel},
+    mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
     oneshot,
 };
 use tonic::{
@@ -58,6 +58,8 @@ pub(super) struct CallStream(Arc<Mutex<Calls>>);
 struct Calls {
     /// `None` if the stream takes no more calls.
     outgoing: Option<UnboundedSender<Outgoing>>,
+    /// Whether the server has said so.
+    is_closing: bool,
     last_id: u64,
     unanswered: IdMap<u64, oneshot::Sender<Reply>>,
 }
@@ -93,6 +95,11 @@ impl CallStream {
     /// Returns whether the stream takes calls.
     pub(super) fn is_open(&self) -> bool {
         lock(&self.0).outgoing.is_some()
+    }
+
+    /// Returns whether the server takes no more calls.
+    pub(super) fn is_closing(&self) -> bool {
+        lock(&self.0).is_closing
     }
 
     /// Returns whether a request is small enough for a batch.
@@ -167,17 +174,18 @@ fn missing_reply() -> Failure {
 /// Returns the batches of a stream: each of what is ready when it is polled. A call that was cancelled
 /// before is not sent.
 fn outgoing(calls: Arc<Mutex<Calls>>) -> impl Stream<Item = Result<CallBatch, tonic::Status>> {
-    let (sender, mut receiver) = unbounded_channel();
+    let (sender, receiver) = unbounded_channel();
     lock(&calls).outgoing = Some(sender);
+    let mut queue = Queue { calls, receiver };
     let mut ready = Vec::with_capacity(BATCH_CALLS_MAX);
     stream::poll_fn(move |waker| {
         let mut batch = CallBatch::default();
         while batch.calls.is_empty() && batch.cancelled_ids.is_empty() {
-            let received = receiver.poll_recv_many(waker, &mut ready, BATCH_CALLS_MAX);
+            let received = queue.receiver.poll_recv_many(waker, &mut ready, BATCH_CALLS_MAX);
             if std::task::ready!(received) == 0 {
                 return Poll::Ready(None);
             }
-            let calls = lock(&calls);
+            let calls = lock(&queue.calls);
             for each in ready.drain(..) {
                 match each {
                     Outgoing::Call(call) if !calls.unanswered.contains_key(&call.id) => {}
@@ -188,6 +196,28 @@ fn outgoing(calls: Arc<Mutex<Calls>>) -> impl Stream<Item = Result<CallBatch, to
         }
         Poll::Ready(Some(Ok(batch)))
     })
+}
+
+/// What a stream has yet to send. Dropping it, with the connection, fails the calls that are in it: no
+/// server has seen them.
+struct Queue {
+    calls: Arc<Mutex<Calls>>,
+    receiver: UnboundedReceiver<Outgoing>,
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        let mut calls = lock(&self.calls);
+        calls.outgoing = None;
+        while let Ok(outgoing) = self.receiver.try_recv() {
+            if let Outgoing::Call(call) = outgoing
+                && let Some(waiting) = calls.unanswered.remove(&call.id)
+            {
+                // Its caller may just have gone.
+                let _ = waiting.send(Err(Failure::unsent("the connection has failed".to_owned())));
+            }
+        }
+    }
 }
 
 /// Receives replies until the stream ends, and fails the calls without one.
@@ -208,6 +238,7 @@ async fn receive(
                     }
                 }
                 if closing {
+                    calls.is_closing = true;
                     calls.outgoing = None;
                     closed.notify_one();
                 }
@@ -221,5 +252,36 @@ async fn receive(
     closed.notify_one();
     for (_, waiting) in calls.unanswered.drain() {
         let _ = waiting.send(Err(failure.clone()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::{FutureExt as _, StreamExt as _};
+
+    use super::*;
+    use crate::client::failure::Kind;
+
+    #[test]
+    fn calls_that_are_queued_when_the_connection_fails_are_unsent() {
+        let calls = Arc::<Mutex<Calls>>::default();
+        let mut batches = Box::pin(outgoing(calls.clone()));
+        let call = || {
+            let (reply, replied) = oneshot::channel();
+            let call = |id| BatchedCall { id, ..BatchedCall::default() };
+            lock(&calls).send(reply, call).unwrap();
+            replied
+        };
+        let sent = call();
+        let batch = batches.next().now_or_never().flatten().unwrap().unwrap();
+        assert_eq!(batch.calls.len(), 1);
+        let queued = [call(), call()];
+        drop(batches);
+        for replied in queued {
+            let failure = replied.now_or_never().unwrap().unwrap().unwrap_err();
+            assert_eq!((failure.kind, failure.ends_connection), (Kind::Unsent, false));
+        }
+        assert!(sent.now_or_never().is_none(), "the server may have it");
+        assert!(lock(&calls).outgoing.is_none(), "the stream takes no more calls");
     }
 }

@@ -150,6 +150,11 @@ impl Connection {
             && self.calls.as_ref().map_or_else(|| !self.sender().is_closed(), CallStream::is_open)
     }
 
+    /// Returns whether the server takes no more calls on it.
+    pub(super) fn is_closing(&self) -> bool {
+        self.calls.as_ref().is_some_and(CallStream::is_closing)
+    }
+
     /// Stops accepting requests. Returns `false` if it already had.
     pub(super) fn drain(&self) -> bool {
         !self.is_draining.swap(true, Relaxed)

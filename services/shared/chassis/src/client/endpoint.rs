@@ -177,14 +177,15 @@ impl CallLease {
         }
     }
 
-    /// Drains all connections to the endpoint: when a server dies, they close one by one.
+    /// Drains all connections to the endpoint: when a server dies, they close one by one. One that the
+    /// server was closing says nothing of the others, which may be to its successor.
     fn drain_endpoint(&self) {
-        if self.connection.drain() {
+        if self.connection.drain() && !self.connection.is_closing() {
             self.endpoint.state().calls.iter().for_each(|connection| {
                 connection.drain();
             });
-            self.endpoint.closed.notify_one();
         }
+        self.endpoint.closed.notify_one();
     }
 }
 

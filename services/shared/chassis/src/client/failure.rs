@@ -26,7 +26,7 @@ pub(super) enum Kind {
     Unavailable,
     /// No handler has seen the request, and none will.
     Unsent,
-    /// The connection was reset or closed: the server no longer knows the request.
+    /// The connection was reset or closed: as a rule, the server has ended, and its handlers with it.
     Reset,
     /// The outcome is unknown. The handler may still be running.
     TimedOut,

@@ -24,6 +24,7 @@ use http_body::Frame;
 use http_body_util::{BodyExt as _, Either as EitherBody, Full};
 use microblog_domain::{IdMap, Invalid};
 use microblog_proto::common::{BatchedCall, BatchedReply, CallBatch, ReplyBatch};
+use prost::Message as _;
 use rand::random_range;
 use tokio::{
     sync::mpsc,
@@ -176,13 +177,23 @@ impl Stream for Replies {
 /// Runs the calls of a stream in a task of their own: HTTP/2 does not ask for replies that its client
 /// does not read, and the deadlines and cancellations of the calls must not wait for that.
 async fn run(mut exchange: Exchange, batches: mpsc::Sender<Result<ReplyBatch, Status>>) {
-    let mut batches = PollSender::new(batches);
-    if let Err(status) = future::poll_fn(|waker| exchange.poll(waker, &mut batches)).await
-        && let Some(batches) = batches.get_ref()
-    {
+    let mut replies = PollSender::new(batches.clone());
+    let outcome = future::poll_fn(|waker| exchange.poll(waker, &mut replies)).await;
+    // Calls end here. So does the sender: nothing would poll its place in the queue any more, and the
+    // error would wait behind it.
+    drop((exchange, replies));
+    if let Err(status) = outcome {
         // Fails only if the client has gone.
         let _ = batches.send(Err(status)).await;
     }
+}
+
+/// A call that is not started yet.
+struct WaitingCall {
+    call: BatchedCall,
+    /// Of its message.
+    bytes: usize,
+    arrived: Instant,
 }
 
 /// A stream of batches: the calls that it receives, and their replies.
@@ -190,15 +201,15 @@ struct Exchange {
     starter: Starter,
     /// `None` after its end.
     incoming: Option<Streaming<CallBatch>>,
-    /// With the times of their arrival.
-    waiting: VecDeque<(BatchedCall, Instant)>,
+    waiting: VecDeque<WaitingCall>,
+    /// Of their messages: a call may be all path and metadata.
     waiting_bytes: usize,
     running: FuturesUnordered<Abortable<BoxFuture<'static, BatchedReply>>>,
     running_max: usize,
     /// Handles of the running calls, by id.
     handles: IdMap<u64, AbortHandle>,
-    /// Replies that are not sent yet.
-    ended: VecDeque<BatchedReply>,
+    /// Replies that are not sent yet, with the sizes of their messages.
+    ended: VecDeque<(BatchedReply, usize)>,
     ended_bytes: usize,
     /// Pending until the stream should end; `None` after that.
     closing: Option<BoxFuture<'static, ()>>,
@@ -248,10 +259,10 @@ impl Exchange {
     fn start_calls(&mut self, waker: &mut Waker<'_>) -> Result<(), Status> {
         loop {
             while self.running.len() < self.running_max
-                && let Some((call, arrived)) = self.waiting.pop_front()
+                && let Some(WaitingCall { call, bytes, arrived }) = self.waiting.pop_front()
             {
                 let id = call.id;
-                self.waiting_bytes -= call.body.len();
+                self.waiting_bytes -= bytes;
                 let (reply, handle) = abortable(self.starter.start(call, arrived));
                 self.handles.insert(id, handle);
                 self.running.push(reply);
@@ -275,8 +286,11 @@ impl Exchange {
             return Err(status::invalid([Invalid::new("batch", "must have at most 1024 calls")]));
         }
         let arrived = Instant::now();
-        self.waiting_bytes += calls.iter().map(|call| call.body.len()).sum::<usize>();
-        self.waiting.extend(calls.into_iter().map(|call| (call, arrived)));
+        for call in calls {
+            let bytes = call.encoded_len();
+            self.waiting_bytes += bytes;
+            self.waiting.push_back(WaitingCall { call, bytes, arrived });
+        }
         cancelled_ids.into_iter().for_each(|id| self.cancel(id));
         Ok(())
     }
@@ -285,10 +299,10 @@ impl Exchange {
         match self.handles.remove(&id) {
             Some(handle) => handle.abort(),
             None => {
-                if let Some(index) = self.waiting.iter().position(|(call, _)| call.id == id)
-                    && let Some((call, _)) = self.waiting.remove(index)
+                if let Some(index) = self.waiting.iter().position(|waiting| waiting.call.id == id)
+                    && let Some(waiting) = self.waiting.remove(index)
                 {
-                    self.waiting_bytes -= call.body.len();
+                    self.waiting_bytes -= waiting.bytes;
                 }
             }
         }
@@ -300,8 +314,9 @@ impl Exchange {
             // A cancelled call has no reply.
             let Ok(reply) = ended else { continue };
             self.handles.remove(&reply.id);
-            self.ended_bytes += reply.body.len();
-            self.ended.push_back(reply);
+            let bytes = reply.encoded_len();
+            self.ended_bytes += bytes;
+            self.ended.push_back((reply, bytes));
         }
     }
 
@@ -309,9 +324,9 @@ impl Exchange {
     fn next_batch(&mut self) -> ReplyBatch {
         let (mut replies, mut bytes) = (Vec::new(), 0);
         while bytes < REPLY_BYTES_MAX
-            && let Some(reply) = self.ended.pop_front()
+            && let Some((reply, size)) = self.ended.pop_front()
         {
-            bytes += reply.body.len();
+            bytes += size;
             replies.push(reply);
         }
         self.ended_bytes -= bytes;

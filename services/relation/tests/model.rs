@@ -7,7 +7,7 @@
 //! both sides.
 //!
 //! Operations on one pair of users are sequential, so that the model knows the result. Those on
-//! different pairs are concurrent and share the lists.
+//! different pairs are concurrent and share the lists. `MICROBLOG_MODEL_STEPS` makes runs longer.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -31,6 +31,9 @@ use proptest::{
 };
 
 const USERS: usize = 5;
+
+/// The operations of a case, on average.
+const CASE_STEPS: usize = 40;
 
 #[derive(Clone, Copy, Debug)]
 enum Verb {
@@ -424,7 +427,8 @@ async fn play(case: Case, operations: Vec<Operation>) -> Result<(), Error> {
     case.journals_agree(is_any_lost).await
 }
 
-fn any_interleaving_ends_as_the_model(topology: Topology, cases: u32) {
+fn any_interleaving_ends_as_the_model(topology: Topology, steps: usize) {
+    let cases = testkit::model_steps(steps).div_ceil(CASE_STEPS);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let redis = Arc::new(runtime.block_on(testkit::Store::start(topology)));
     let config = support::config(&redis.url("relation"), &[]);
@@ -436,12 +440,12 @@ fn any_interleaving_ends_as_the_model(topology: Topology, cases: u32) {
     });
     let case_number = std::cell::Cell::new(0);
     let mut runner = TestRunner::new(Config {
-        cases,
+        cases: cases.try_into().unwrap(),
         failure_persistence: None,
         max_shrink_iters: 100,
         ..Config::default()
     });
-    let operations = (prop::collection::vec(operation(), 1..80), any::<bool>());
+    let operations = (prop::collection::vec(operation(), 1..2 * CASE_STEPS), any::<bool>());
     let operations = operations.prop_map(|(mut operations, is_any_lost)| {
         operations.iter_mut().for_each(|it| it.lost = it.lost.filter(|_| is_any_lost));
         operations
@@ -465,10 +469,10 @@ fn any_interleaving_ends_as_the_model(topology: Topology, cases: u32) {
 
 #[test]
 fn any_interleaving_matches_the_model_on_a_single_server() {
-    any_interleaving_ends_as_the_model(Topology::Single, 60);
+    any_interleaving_ends_as_the_model(Topology::Single, 2_400);
 }
 
 #[test]
 fn any_interleaving_matches_the_model_on_a_cluster() {
-    any_interleaving_ends_as_the_model(Topology::Cluster, 25);
+    any_interleaving_ends_as_the_model(Topology::Cluster, 1_000);
 }

@@ -196,8 +196,7 @@ async fn run(
 
 async fn every_answer_is_allowed(topology: Topology, mode: &str) {
     let seed = rng::seed();
-    let steps = std::env::var("MICROBLOG_MODEL_STEPS").ok();
-    let steps = steps.map_or(STEPS, |steps| steps.parse().expect("a number"));
+    let steps = testkit::model_steps(STEPS);
     let flags = ["--mode", mode, "--pull-threshold", THRESHOLD];
     let system = System::start_with(topology, &flags).await;
     let case = Arc::new(Case::new(&system, mode == "pull"));

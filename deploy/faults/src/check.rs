@@ -3,10 +3,12 @@
 
 mod invariants;
 mod read_back;
+mod record;
 
 use std::{rc::Rc, time::Duration};
 
 use anyhow::Result;
+use microblog_testkit::PostgresServer;
 use tokio::time::{Instant, sleep};
 
 pub(crate) use self::read_back::{as_viewer, login};
@@ -18,7 +20,7 @@ const SETTLED: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// What a check has found.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Checked {
     /// The number of subjects and of further comparisons.
     pub(crate) comparisons: usize,
@@ -29,11 +31,17 @@ pub(crate) struct Checked {
 
 /// Checks all invariants, until they hold or have had their time.
 #[expect(clippy::await_holding_refcell_ref, reason = "the clients, which change it, have ended")]
-pub(crate) async fn check(gateway: &str, shared: &Rc<Shared>, losses: &[Loss]) -> Result<Checked> {
+pub(crate) async fn check(
+    gateway: &str,
+    database: Option<&PostgresServer>,
+    shared: &Rc<Shared>,
+    losses: &[Loss],
+) -> Result<Checked> {
     let deadline = Instant::now() + SETTLED;
     loop {
         let world = World::read(gateway, &shared.model.borrow()).await?;
-        let found = Findings::of(&shared.model.borrow(), &world, losses);
+        let recorded = database.map(record::recorded);
+        let found = Findings::of(&shared.model.borrow(), &world, recorded.as_ref(), losses);
         if found.violations.is_empty() || Instant::now() >= deadline {
             let Findings { comparisons, lost, violations } = found;
             return Ok(Checked { comparisons, lost, violations });

@@ -15,6 +15,7 @@ mod peers;
 mod redis_loss;
 mod redis_server;
 mod servers;
+mod waiting;
 
 use std::{path::Path, time::Duration};
 
@@ -31,11 +32,11 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// Returns all faults. Those of two versions need the programs of another one.
 pub(crate) fn all(other_programs: Option<&Path>) -> Vec<Fault> {
+    let of_any_layout = [database::all(), hostile::all()].into_iter().flatten();
     let of_any_store = [
         servers::all(),
         network::between_servers(),
-        database::all(),
-        hostile::all(),
+        of_any_layout.map(Fault::with_any_layout).collect(),
         other_programs.map(servers::mixed_versions).into_iter().collect(),
     ];
     let groups = [

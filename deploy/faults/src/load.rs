@@ -47,12 +47,12 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Registers the first accounts, and starts the clients.
-    pub(crate) async fn start(gateway: &str, seed: u64) -> Result<Self> {
+    /// Registers the first accounts, and starts the clients, each with one of the gateways.
+    pub(crate) async fn start(gateways: &[&str], seed: u64) -> Result<Self> {
         let shared = Rc::new(Shared { model: RefCell::default(), log: Log::default() });
         let mut seeds = SmallRng::seed_from_u64(seed);
         let mut clients = Vec::new();
-        for number in 0..CLIENTS {
+        for (number, gateway) in (0..CLIENTS).zip(gateways.iter().cycle()) {
             clients.push(Client::new(number, gateway, seeds.random(), shared.clone())?);
         }
         join_all(clients.iter_mut().map(Client::register_accounts))

@@ -46,18 +46,15 @@ struct Change {
 pub(crate) struct Loss {
     /// Changes that began later are not lost.
     pub(crate) until: Millis,
-    /// Changes that were acknowledged earlier are not lost: by service and partition.
-    pub(crate) since: Since,
+    /// Changes that were acknowledged earlier are not lost. Nor are any of other partitions.
+    pub(crate) since: BTreeMap<Partition, Millis>,
 }
 
-/// The start of a loss.
-#[derive(Clone, Debug)]
-pub(crate) enum Since {
-    /// In each partition of a service.
-    Partitions(BTreeMap<(String, u64), Millis>),
-    /// Everywhere.
-    All(Millis),
-}
+/// A partition of a service.
+pub(crate) type Partition = (String, u64);
+
+/// The partitions of each service.
+pub(crate) const PARTITIONS: u64 = 1_024;
 
 /// The identifier of a change until its outcome is known.
 #[derive(Clone, Copy, Debug)]
@@ -84,8 +81,10 @@ pub(crate) struct Model {
     pub(crate) commenters: BTreeMap<String, u64>,
     /// Ids that differ between answers.
     differing_ids: Vec<String>,
-    /// Blocks, each with the number of changes at a moment when a call ignored it.
-    ignored: Vec<(Subject, usize)>,
+    /// What calls did in spite of what is there, each with the number of changes at that moment.
+    contradicted: Vec<(String, Subject, usize)>,
+    /// What no call may do.
+    errors: Vec<String>,
     acknowledged: u64,
 }
 
@@ -138,6 +137,11 @@ impl Model {
         self.ids.get(what).copied()
     }
 
+    /// Returns all ids that calls returned, each with what it is of.
+    pub(crate) fn issued(&self) -> impl Iterator<Item = (u64, &str)> {
+        self.ids.iter().map(|(what, id)| (*id, &**what))
+    }
+
     /// Returns the names and ids of the accounts that exist for certain.
     pub(crate) fn accounts(&self) -> impl Iterator<Item = (String, u64)> {
         self.subjects().filter_map(|subject| match subject {
@@ -148,21 +152,27 @@ impl Model {
         })
     }
 
-    /// Notes that a call succeeded which this block forbids, if it is there.
-    pub(crate) fn ignore(&mut self, block: Subject) {
-        if self.certain(&block) == Some(present()) {
-            self.ignored.push((block, self.changes.len()));
+    /// Notes what a call did that this forbids, if it is there.
+    pub(crate) fn contradict(&mut self, what: String, subject: Subject) {
+        if self.certain(&subject) == Some(present()) {
+            self.contradicted.push((what, subject, self.changes.len()));
         }
+    }
+
+    /// Notes what no call may do.
+    pub(crate) fn error(&mut self, what: String) {
+        self.errors.push(what);
     }
 
     /// Returns what no client may see.
     pub(crate) fn anomalies(&self, losses: &[Loss]) -> Vec<String> {
-        let is_there = |(block, changes): &&(Subject, usize)| {
-            self.possible_after(block, losses, *changes) == BTreeSet::from([present()])
+        let is_there = |(_, subject, changes): &&(String, Subject, usize)| {
+            self.possible_after(subject, losses, *changes) == BTreeSet::from([present()])
         };
-        let ignored = self.ignored.iter().filter(is_there);
-        let ignored = ignored.map(|(block, _)| format!("a follow in spite of {block:?}"));
-        self.differing_ids.iter().cloned().chain(ignored).collect()
+        let contradicted = self.contradicted.iter().filter(is_there);
+        let contradicted =
+            contradicted.map(|(what, subject, _)| format!("{what} in spite of {subject:?}"));
+        [self.differing_ids.clone(), self.errors.clone(), contradicted.collect()].concat()
     }
 
     /// Returns the ids that were issued twice.
@@ -215,15 +225,9 @@ impl Model {
     }
 
     fn may_lose(&self, loss: &Loss, subject: &Subject, began: Millis, done: Millis) -> bool {
-        let since = match &loss.since {
-            Since::All(since) => *since,
-            Since::Partitions(since) => {
-                let (service, id) = self.place(subject);
-                let partition = (id >> 2) % 1_024;
-                since.get(&(service.to_owned(), partition)).copied().unwrap_or_default()
-            }
-        };
-        began < loss.until && done >= since
+        let (service, id) = self.place(subject);
+        let since = loss.since.get(&(service.to_owned(), partition(id)));
+        began < loss.until && since.is_some_and(|since| done >= *since)
     }
 
     /// Returns the service that owns a subject, and an id in its partition.
@@ -238,6 +242,11 @@ impl Model {
             Subject::Like(_, post) | Subject::Comment(post, _) => ("post", *post),
         }
     }
+}
+
+/// Returns the partition of an id.
+pub(crate) fn partition(id: u64) -> u64 {
+    (id >> 2) % PARTITIONS
 }
 
 #[cfg(test)]
@@ -278,14 +287,12 @@ mod tests {
         follow(&mut model, 1, Some(2), present());
         follow(&mut model, 8, Some(9), None);
         let loss = |partition, since, until| {
-            let since = Since::Partitions([(("relation".to_owned(), partition), since)].into());
-            [Loss { until, since }]
+            [Loss { until, since: [(("relation".to_owned(), partition), since)].into() }]
         };
         let possible = |losses: [Loss; 1]| model.possible(&EDGE, &losses);
         assert_eq!(possible(loss(1, 5, 20)), [None, present()].into());
         assert_eq!(possible(loss(1, 10, 20)), [None].into());
         assert_eq!(possible(loss(1, 5, 8)), [None].into());
-        // Nothing of another partition is known to be recorded.
-        assert_eq!(possible(loss(2, 10, 20)), [None, present()].into());
+        assert_eq!(possible(loss(2, 5, 20)), [None].into());
     }
 }

@@ -7,7 +7,7 @@ use std::{
     process::ExitCode,
     sync::atomic::{AtomicUsize, Ordering},
     thread::{self, ScopedJoinHandle},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Result, anyhow, ensure};
@@ -25,6 +25,11 @@ use crate::{
 
 /// Violations that are printed of a trial.
 const PRINTED: usize = 20;
+
+/// How long networks lose or delay what passes: longer than all timeouts of calls and commands.
+const IMPAIRED: Duration = Duration::from_secs(10);
+/// In the long form.
+const IMPAIRED_LONG: Duration = Duration::from_secs(60);
 
 /// Injects faults into a microblog under load, and checks what its clients were promised.
 ///
@@ -45,7 +50,7 @@ pub(crate) struct Args {
     /// Only setups with this process layout
     #[arg(long, value_enum)]
     layout: Option<Layout>,
-    /// Also the other setups of each fault: takes hours
+    /// Also the other setups of each fault, and networks that fail for a minute: takes hours
     #[arg(long)]
     long: bool,
     /// Directory with the programs of another version: injects that these replace servers, too
@@ -152,9 +157,9 @@ async fn trial(fault: &Fault, setup: Setup, args: &Args) -> Row {
         violations: Vec::new(),
         logs: None,
     };
-    let started = std::panic::AssertUnwindSafe(Trial::start(setup, args.seed, args.calls))
-        .catch_unwind()
-        .await;
+    let impairment = if args.long { IMPAIRED_LONG } else { IMPAIRED };
+    let start = Trial::start(setup, args.seed, args.calls, impairment);
+    let started = std::panic::AssertUnwindSafe(start).catch_unwind().await;
     match flatten(started) {
         Ok(mut trial) => {
             let run = std::panic::AssertUnwindSafe(trial.run(fault)).catch_unwind().await;

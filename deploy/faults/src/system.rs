@@ -7,6 +7,7 @@ mod database;
 mod files;
 mod network;
 mod redis;
+mod server;
 
 use std::{cell::RefCell, path::Path, time::Duration};
 
@@ -14,12 +15,7 @@ use anyhow::{Context as _, ensure};
 use clap::ValueEnum;
 use microblog_local::{
     keys::Keys,
-    launch::{self, Layout, Ports, Urls, program},
-};
-use microblog_testkit::Process;
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
+    launch::{self, Layout, Ports, Urls},
 };
 use serde::Serialize;
 use tempfile::TempDir;
@@ -32,15 +28,11 @@ pub(crate) use self::{
     files::Copy,
     network::{DELAY, Passage, Proxy},
     redis::{Redis, StoreKind, erase},
+    server::Server,
 };
 
 /// Longer than any write of a server that nobody waits for any more, in milliseconds.
 pub(crate) const WRITE_BUDGET_MS: u64 = 2_000;
-
-/// The replicas of each service with [`Layout::Five`]. There is one gateway.
-const REPLICAS: u16 = 2;
-/// From the port of a service to that of its other replica.
-const REPLICA_PORTS: u16 = 4;
 
 /// A server drains for two seconds, and completes the calls that it has.
 const STOPPED: Duration = Duration::from_secs(30);
@@ -91,6 +83,12 @@ impl Setup {
         Self { layout: Layout::Colocated, store, database, level, equipment }
     }
 
+    /// Returns replicas with all services at a level, with PostgreSQL.
+    pub(crate) const fn replicas(store: StoreKind, level: Level) -> Self {
+        let (database, equipment) = (DatabaseKind::Postgres, Equipment::Nothing);
+        Self { layout: Layout::Colocated, store, database, level, equipment }
+    }
+
     /// Returns processes for each service at a level, with PostgreSQL.
     pub(crate) const fn five(store: StoreKind, level: Level) -> Self {
         let (database, equipment) = (DatabaseKind::Postgres, Equipment::Nothing);
@@ -98,7 +96,7 @@ impl Setup {
     }
 
     /// Returns this setup with the other stores, and with TLS if there is no other equipment.
-    pub(crate) fn elsewhere(self) -> Vec<Self> {
+    pub(crate) fn with_other_stores(self) -> Vec<Self> {
         let stores = [StoreKind::Sentinel, StoreKind::Cluster];
         let with_tls = Some(self.with(Equipment::Tls));
         let with_tls = with_tls.filter(|_| self.equipment == Equipment::Nothing);
@@ -120,45 +118,6 @@ impl std::fmt::Display for Setup {
             Equipment::Nothing => Ok(()),
             equipment => write!(f, ", {}", format!("{equipment:?}").to_lowercase()),
         }
-    }
-}
-
-/// A server: how to start it, and its process while it runs.
-pub(crate) struct Server {
-    /// Of its program. Replicas have the same.
-    pub(crate) name: &'static str,
-    /// Of the services that it serves.
-    urls: Vec<String>,
-    port: u16,
-    args: Vec<String>,
-    environment: Vec<(String, String)>,
-    process: RefCell<Option<Process>>,
-}
-
-impl Server {
-    fn start(&self) -> anyhow::Result<()> {
-        self.start_program(&program(self.name)?)
-    }
-
-    fn start_program(&self, path: &Path) -> anyhow::Result<()> {
-        let path = path.to_str().context("the program's path is not UTF-8")?;
-        let args: Vec<&str> = self.args.iter().map(String::as_str).collect();
-        let environment: Vec<(&str, &str)> =
-            self.environment.iter().map(|(name, value)| (&**name, &**value)).collect();
-        let process = Process::spawn_command(self.port, path, &args, &environment);
-        *self.process.borrow_mut() = Some(process);
-        Ok(())
-    }
-
-    fn is_running(&self) -> bool {
-        self.process.borrow().is_some()
-    }
-
-    /// Sends it a signal.
-    pub(crate) fn signal(&self, signal: Signal) -> anyhow::Result<()> {
-        let process = self.process.borrow();
-        let id = process.as_ref().context("the server does not run")?.id();
-        Ok(kill(Pid::from_raw(id.try_into()?), signal)?)
     }
 }
 
@@ -192,9 +151,12 @@ impl System {
         let scheme = if certificates.is_some() { "https" } else { "http" };
         let urls = ports.urls_with(scheme, Keys::default());
         let urls = Urls { gateway: ports.urls().gateway, ..urls };
-        let (servers, proxies) = match setup.layout {
-            Layout::Colocated => (launcher(&database, directory.path(), ports, &urls)?, Vec::new()),
-            Layout::Five => separate(&redis, &database, ports, scheme).await?,
+        let (servers, proxies) = match (setup.layout, &redis) {
+            (Layout::Colocated, Redis::Private(_)) => {
+                (vec![server::launcher(&database, directory.path(), ports, &urls)?], Vec::new())
+            }
+            (Layout::Colocated, redis) => (server::colocated(redis, &database, ports)?, Vec::new()),
+            (Layout::Five, redis) => server::separate(redis, &database, ports, scheme).await?,
         };
         let level = format!("{:?}", setup.level).to_lowercase();
         let mut system = Self {
@@ -236,6 +198,17 @@ impl System {
     /// Returns the URLs of the servers.
     pub(crate) fn urls(&self) -> &Urls {
         &self.urls
+    }
+
+    /// Returns the URLs of all services of all servers.
+    pub(crate) fn all_urls(&self) -> impl Iterator<Item = &str> {
+        self.servers.iter().flat_map(|server| &server.urls).map(String::as_str)
+    }
+
+    /// Returns the URLs of all gateways.
+    pub(crate) fn gateways(&self) -> Vec<&str> {
+        let servers = self.servers.iter().filter(|server| server.has_gateway());
+        servers.filter_map(|server| server.urls.first()).map(String::as_str).collect()
     }
 
     /// Starts all servers that do not run, and waits until all are SERVING.
@@ -346,6 +319,11 @@ impl System {
         self.proxies.iter().filter(is_one).collect()
     }
 
+    /// Returns how many bytes the callers of a server have sent to it through proxies.
+    pub(crate) fn bytes_to(&self, server: &Server) -> u64 {
+        self.proxies.iter().filter(|proxy| proxy.target() == server.port).map(Proxy::sent).sum()
+    }
+
     /// Returns how many lines of the logs have a text.
     pub(crate) fn logged(&self, text: &str) -> usize {
         let lines = |(_, log): &(_, String)| log.lines().filter(|line| line.contains(text)).count();
@@ -362,83 +340,4 @@ impl System {
         logs.extend(self.database.log().map(|log| ("postgres", log)));
         logs
     }
-}
-
-/// `microblog up`.
-fn launcher(
-    database: &Database,
-    directory: &Path,
-    ports: Ports,
-    urls: &Urls,
-) -> anyhow::Result<Vec<Server>> {
-    let data = redis::data_dir(directory).display().to_string();
-    let flags = ["up", "--data-dir", &data, "--port-base", &ports.base().to_string()];
-    let mut environment = vec![("MICROBLOG_DATABASE_URL".to_owned(), String::new())];
-    for service in database::RECORDED {
-        let url = database.url(service).context("`microblog up` has databases")?;
-        environment.push((format!("MICROBLOG_{}_DATABASE_URL", service.to_uppercase()), url));
-    }
-    Ok(vec![Server {
-        name: "microblog",
-        urls: urls.all().map(str::to_owned).to_vec(),
-        port: ports.base(),
-        args: flags.map(str::to_owned).to_vec(),
-        environment,
-        process: RefCell::default(),
-    }])
-}
-
-/// Two processes for each service, and one for the gateway, with proxies between them.
-async fn separate(
-    redis: &Redis,
-    database: &Database,
-    ports: Ports,
-    scheme: &str,
-) -> anyhow::Result<(Vec<Server>, Vec<Proxy>)> {
-    let (mut servers, mut proxies) = (Vec::new(), Vec::new());
-    for (caller, name, offset, callees) in [
-        ("user", "microblog-user", 1, &[][..]),
-        ("relation", "microblog-relation", 2, &[]),
-        ("timeline", "microblog-timeline", 4, &[("relation", 2), ("post", 3)]),
-        ("post", "microblog-post", 3, &[("timeline", 4)]),
-        (
-            "gateway",
-            "microblog-gateway",
-            0,
-            &[("user", 1), ("relation", 2), ("post", 3), ("timeline", 4)],
-        ),
-    ] {
-        let is_gateway = caller == "gateway";
-        for replica in 0..if is_gateway { 1 } else { REPLICAS } {
-            let port = ports.at(offset + replica * REPLICA_PORTS);
-            let mut args = vec![format!("--listen=127.0.0.1:{port}")];
-            for &(callee, offset) in callees {
-                let mut urls = Vec::new();
-                for replica in 0..REPLICAS {
-                    let port = ports.at(offset + replica * REPLICA_PORTS);
-                    let proxy = Proxy::start(caller, callee, port).await?;
-                    urls.push(format!("{scheme}://127.0.0.1:{}", proxy.port()));
-                    proxies.push(proxy);
-                }
-                args.push(format!("--{callee}-url={}", urls.join(",")));
-            }
-            let database_url = database.url(caller).unwrap_or_default();
-            let mut environment = vec![("MICROBLOG_DATABASE_URL".to_owned(), database_url)];
-            if !is_gateway {
-                let mut url = redis.url(caller)?;
-                if let Redis::Single(server) = redis {
-                    let proxy = Proxy::start(caller, "redis", server.port()).await?;
-                    let [to, by] = [server.port(), proxy.port()].map(|port| format!(":{port}"));
-                    url = url.replace(&to, &by);
-                    proxies.push(proxy);
-                }
-                environment.push(("MICROBLOG_REDIS_URL".to_owned(), url));
-            }
-            let scheme = if is_gateway { "http" } else { scheme };
-            let urls = vec![format!("{scheme}://127.0.0.1:{port}")];
-            let process = RefCell::default();
-            servers.push(Server { name, urls, port, args, environment, process });
-        }
-    }
-    Ok((servers, proxies))
 }

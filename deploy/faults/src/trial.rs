@@ -1,6 +1,6 @@
 //! A trial: one fault in one setup, from the start of the system to the check.
 
-use std::rc::Rc;
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::Result;
 use futures::future::LocalBoxFuture;
@@ -9,9 +9,9 @@ use microblog_local::launch::Layout;
 use crate::{
     check::{Checked, check},
     clock::Millis,
-    load::{Load, Shared},
-    model::{Loss, Since},
-    system::{Setup, System},
+    load::Load,
+    model::{Loss, Partition},
+    system::{Setup, StoreKind, System},
 };
 
 /// A fault of the table.
@@ -48,10 +48,22 @@ impl Fault {
     }
 
     /// Adds the other stores, and TLS, to its setups of the long form.
-    pub(crate) fn with_any_store(mut self) -> Self {
-        let five = self.setups.iter().filter(|setup| setup.layout == Layout::Five);
-        let further = five.flat_map(|setup| setup.elsewhere());
-        self.further_setups = further.filter(|setup| !self.setups.contains(setup)).collect();
+    pub(crate) fn with_any_store(self) -> Self {
+        self.with_further(Setup::with_other_stores)
+    }
+
+    /// Adds replicas with all services to its setups of the long form.
+    pub(crate) fn with_any_layout(self) -> Self {
+        self.with_further(|setup| {
+            vec![Setup::replicas(StoreKind::Cluster, setup.level).with(setup.equipment)]
+        })
+    }
+
+    fn with_further(mut self, others: impl Fn(Setup) -> Vec<Setup>) -> Self {
+        let of_five = |setup: &&Setup| setup.layout == Layout::Five;
+        let further = self.setups.iter().filter(of_five).flat_map(|&setup| others(setup));
+        let further: Vec<_> = further.filter(|setup| !self.setups.contains(setup)).collect();
+        self.further_setups.extend(further);
         self
     }
 }
@@ -81,6 +93,8 @@ pub(crate) struct Trial {
     pub(crate) setup: Setup,
     /// The calls that are acknowledged before a fault.
     calls: u64,
+    /// How long networks lose or delay what passes.
+    pub(crate) impairment: Duration,
     pub(crate) system: System,
     pub(crate) load: Load,
     /// The losses that the durability level permits, each of which must be seen.
@@ -97,11 +111,16 @@ pub(crate) struct Verdict {
 
 impl Trial {
     /// Starts a system and its load.
-    pub(crate) async fn start(setup: Setup, seed: u64, calls: u64) -> Result<Self> {
+    pub(crate) async fn start(
+        setup: Setup,
+        seed: u64,
+        calls: u64,
+        impairment: Duration,
+    ) -> Result<Self> {
         let system = System::start(setup).await?;
         system.wait_until_filled().await;
-        let load = Load::start(&system.urls().gateway, seed).await?;
-        Ok(Self { setup, calls, system, load, losses: Vec::new() })
+        let load = Load::start(&system.gateways(), seed).await?;
+        Ok(Self { setup, calls, impairment, system, load, losses: Vec::new() })
     }
 
     /// Waits until the load has gone on for some time.
@@ -120,7 +139,7 @@ impl Trial {
     }
 
     /// Permits that changes are lost which were acknowledged since one time and began before another.
-    pub(crate) fn permit_loss(&mut self, since: Since, until: Millis) {
+    pub(crate) fn permit_loss(&mut self, since: BTreeMap<Partition, Millis>, until: Millis) {
         self.losses.push(Loss { until, since });
     }
 
@@ -129,15 +148,27 @@ impl Trial {
         let mut bite = (fault.inject)(self).await?;
         self.load.stop().await?;
         self.system.wait_until_serving().await;
-        let shared: &Rc<Shared> = &self.load.shared;
-        let mut checked = check(&self.system.urls().gateway, shared, &self.losses).await?;
-        if let Err(error) = self.system.verify().await {
-            checked.violations.push(format!("{error:#}"));
-        }
+        let checked = self.check().await?;
         if !self.losses.is_empty() && checked.lost == 0 {
             bite = Bite::Missed("no acknowledged write was lost".to_owned());
         }
-        let acknowledged = shared.model.borrow().acknowledged();
+        let acknowledged = self.load.shared.model.borrow().acknowledged();
         Ok(Verdict { bite, checked, acknowledged })
+    }
+
+    /// Checks what each gateway shows, what the database has, and what `microblog verify` finds.
+    async fn check(&self) -> Result<Checked> {
+        let mut all = Checked::default();
+        for gateway in self.system.gateways() {
+            let database = self.system.database.server();
+            let checked = check(gateway, database, &self.load.shared, &self.losses).await?;
+            all.comparisons += checked.comparisons;
+            all.lost = all.lost.max(checked.lost);
+            all.violations.extend(checked.violations);
+        }
+        if let Err(error) = self.system.verify().await {
+            all.violations.push(format!("{error:#}"));
+        }
+        Ok(all)
     }
 }

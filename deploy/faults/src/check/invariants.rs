@@ -5,7 +5,12 @@ use std::{
     fmt::Debug,
 };
 
-use super::read_back::{Account, Post, World};
+use microblog_proto::gateway::RootState;
+
+use super::{
+    read_back::{Account, Post, World},
+    record,
+};
 use crate::model::{Loss, Model, State, Subject, present};
 
 /// What a comparison has found.
@@ -18,7 +23,12 @@ pub(super) struct Findings {
 
 impl Findings {
     /// Checks all invariants.
-    pub(super) fn of(model: &Model, world: &World, losses: &[Loss]) -> Self {
+    pub(super) fn of(
+        model: &Model,
+        world: &World,
+        recorded: Option<&BTreeSet<String>>,
+        losses: &[Loss],
+    ) -> Self {
         let mut findings = Self { violations: model.anomalies(losses), ..Self::default() };
         findings.equal("ids that were issued twice", &model.repeated_ids(), &Vec::new());
         let stored = Stored::of(world);
@@ -30,7 +40,11 @@ impl Findings {
         }
         findings.unexpected(model, &stored);
         findings.exactly_once(model, world);
-        for account in world.0.values() {
+        findings.readable(model, world, &stored);
+        if let Some(recorded) = recorded {
+            findings.recorded(recorded, &record::shown(world));
+        }
+        for account in world.accounts.values() {
             findings.lists(model, account, world);
             findings.home(account, world);
         }
@@ -60,9 +74,7 @@ impl Findings {
     fn unexpected(&mut self, model: &Model, stored: &Stored<'_>) {
         let known: BTreeSet<&Subject> = model.subjects().collect();
         for subject in stored.states.keys() {
-            // An account that never changed its profile has an empty one.
-            let is_default = matches!(subject, Subject::Profile(_));
-            if !is_default && !known.contains(subject) {
+            if !known.contains(subject) {
                 self.violations.push(format!("no client has written {subject:?}"));
             }
         }
@@ -71,7 +83,7 @@ impl Findings {
     /// Each text is stored once, with the id that the call returned.
     fn exactly_once(&mut self, model: &Model, world: &World) {
         let mut found: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
-        for (name, account) in &world.0 {
+        for (name, account) in &world.accounts {
             found.entry(name).or_default().push(account.id);
             for post in &account.posts {
                 found.entry(&post.text).or_default().push(post.id);
@@ -80,18 +92,43 @@ impl Findings {
                 }
             }
         }
+        let mut owners: BTreeMap<u64, &str> = model.issued().collect();
         for (what, ids) in found {
             let expected = model.id(what).unwrap_or(ids[0]);
             self.equal(&format!("the ids of `{what}`"), &ids, &vec![expected]);
+            let owner = *owners.entry(expected).or_insert(what);
+            self.equal(&format!("the owner of the id {expected}"), &what, &owner);
         }
+    }
+
+    /// A post can be read by its id as long as its author's timeline has it, and not any more.
+    fn readable(&mut self, model: &Model, world: &World, stored: &Stored<'_>) {
+        for (text, post) in &model.posts {
+            let (found, expected) =
+                (world.readable.contains(&post.id), stored.posts.contains_key(&post.id));
+            self.equal(&format!("whether `{text}` can be read by its id"), &found, &expected);
+        }
+        for post in stored.posts.values().filter(|post| post.root_id != 0) {
+            let root = stored.posts.contains_key(&post.root_id);
+            let state = if root { RootState::Shown } else { RootState::Deleted };
+            self.equal(&format!("the state of the root of {}", post.id), &post.root_state, &state);
+        }
+    }
+
+    /// The database has what is shown, and no more.
+    fn recorded(&mut self, recorded: &BTreeSet<String>, shown: &BTreeSet<String>) {
+        self.comparisons += recorded.len();
+        let missing = shown.difference(recorded).map(|it| format!("the database lacks `{it}`"));
+        let others = recorded.difference(shown).map(|it| format!("only the database has `{it}`"));
+        self.violations.extend(missing.chain(others));
     }
 
     /// Both sides of edges agree, and counts equal lists.
     fn lists(&mut self, model: &Model, account: &Account, world: &World) {
         let id = account.id;
-        let exists = |id: &u64| world.0.values().any(|account| account.id == *id);
+        let exists = |id: &u64| world.accounts.values().any(|account| account.id == *id);
         let with = |lists: fn(&Account) -> &Vec<u64>| {
-            let others = world.0.values().filter(|other| lists(other).contains(&id));
+            let others = world.accounts.values().filter(|other| lists(other).contains(&id));
             others.map(|other| other.id).collect::<BTreeSet<_>>()
         };
         let set = |list: &[u64]| list.iter().copied().collect::<BTreeSet<_>>();
@@ -129,7 +166,7 @@ impl Findings {
             self.equal(&format!("a follow between {id} and {blocked}, blocked"), &edge, &false);
         }
         for post in &account.posts {
-            let reposts = world.0.values().flat_map(|other| &other.posts);
+            let reposts = world.accounts.values().flat_map(|other| &other.posts);
             let reposts = reposts.filter(|other| other.root_id == post.id).count();
             let liker = |subject: &Subject| match subject {
                 Subject::Like(user, of) if *of == post.id => Some(*user),
@@ -162,8 +199,11 @@ impl Findings {
     /// The home timeline has each post of the account and of those it follows once, and no other.
     fn home(&mut self, account: &Account, world: &World) {
         let hidden: BTreeSet<u64> = account.blocks.iter().chain(&account.mutes).copied().collect();
-        let blocked_by =
-            world.0.values().filter(|other| other.blocks.contains(&account.id)).map(|it| it.id);
+        let blocked_by = world
+            .accounts
+            .values()
+            .filter(|other| other.blocks.contains(&account.id))
+            .map(|it| it.id);
         let hidden: BTreeSet<u64> = hidden.into_iter().chain(blocked_by).collect();
         let shown: BTreeSet<u64> = account.following.iter().copied().chain([account.id]).collect();
         let authors: BTreeMap<u64, u64> =
@@ -179,7 +219,7 @@ impl Findings {
         let others: BTreeSet<u64> = others.into_iter().map(id).collect();
         let mut expected: Vec<u64> = certain.into_iter().map(id).collect();
         let mut found: Vec<u64> =
-            account.home.iter().map(|(id, _)| *id).filter(|id| !others.contains(id)).collect();
+            account.home.iter().copied().filter(|id| !others.contains(id)).collect();
         expected.sort_unstable();
         found.sort_unstable();
         self.equal(&format!("the home timeline of {}", account.id), &found, &expected);
@@ -187,7 +227,7 @@ impl Findings {
 }
 
 fn all_posts(world: &World) -> impl Iterator<Item = (u64, &Post)> {
-    world.0.values().flat_map(|account| account.posts.iter().map(|post| (account.id, post)))
+    world.accounts.values().flat_map(|account| account.posts.iter().map(|post| (account.id, post)))
 }
 
 /// What is stored, by subject.
@@ -205,7 +245,7 @@ impl<'a> Stored<'a> {
                 states.insert(subject, state);
             }
         };
-        for (name, account) in &world.0 {
+        for (name, account) in &world.accounts {
             let id = account.id;
             add(Subject::Account(name.clone()), present());
             add(Subject::Profile(id), Some(account.bio.clone()).filter(|bio| !bio.is_empty()));
@@ -220,7 +260,7 @@ impl<'a> Stored<'a> {
                 }
             }
         }
-        let accounts = world.0.values().map(|account| account.id).collect();
+        let accounts = world.accounts.values().map(|account| account.id).collect();
         let posts = all_posts(world).map(|(_, post)| (post.id, post)).collect();
         Self { states, accounts, posts }
     }

@@ -11,9 +11,9 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use microblog_local::remote;
 use microblog_proto::{
     gateway::{
-        ListedUser, LoginRequest, UserRef, ViewBlocksRequest, ViewCommentsRequest,
+        ListedUser, LoginRequest, RootState, UserRef, ViewBlocksRequest, ViewCommentsRequest,
         ViewFollowersRequest, ViewFollowingRequest, ViewHomeRequest, ViewLikersRequest,
-        ViewMutesRequest, ViewUserRequest, ViewUserTimelineRequest, ViewedPost,
+        ViewMutesRequest, ViewPostRequest, ViewUserRequest, ViewUserTimelineRequest, ViewedPost,
         gateway_service_client::GatewayServiceClient, user_ref::Ref,
     },
     relation::Counts,
@@ -43,8 +43,8 @@ pub(super) struct Account {
     pub(super) mutes: Vec<u64>,
     /// Its own posts.
     pub(super) posts: Vec<Post>,
-    /// The ids and authors of its home timeline.
-    pub(super) home: Vec<(u64, u64)>,
+    /// The posts of its home timeline.
+    pub(super) home: Vec<u64>,
 }
 
 /// A post with its lists.
@@ -52,6 +52,7 @@ pub(super) struct Post {
     pub(super) id: u64,
     pub(super) text: String,
     pub(super) root_id: u64,
+    pub(super) root_state: RootState,
     pub(super) likes: u64,
     pub(super) comment_count: u64,
     pub(super) reposts: u64,
@@ -60,8 +61,13 @@ pub(super) struct Post {
     pub(super) comments: Vec<(u64, String)>,
 }
 
-/// Everything that is stored, by the names of the accounts.
-pub(super) struct World(pub(super) BTreeMap<String, Account>);
+/// Everything that is stored.
+pub(super) struct World {
+    /// By their names.
+    pub(super) accounts: BTreeMap<String, Account>,
+    /// The posts of the model that can be read by their ids.
+    pub(super) readable: BTreeSet<u64>,
+}
 
 impl World {
     /// Reads all accounts that the model may have.
@@ -74,7 +80,25 @@ impl World {
         let names: BTreeSet<String> = names.collect();
         let accounts = stream::iter(names).map(|name| account(gateway.clone(), name));
         let accounts: Vec<_> = accounts.buffer_unordered(CONCURRENT).try_collect().await?;
-        Ok(Self(accounts.into_iter().flatten().collect()))
+        let ids: Vec<u64> = model.posts.values().map(|post| post.id).collect();
+        let posts = stream::iter(ids).map(|id| readable(gateway.clone(), id));
+        let readable: Vec<_> = posts.buffer_unordered(CONCURRENT).try_collect().await?;
+        Ok(Self {
+            accounts: accounts.into_iter().flatten().collect(),
+            readable: readable.into_iter().flatten().collect(),
+        })
+    }
+}
+
+/// Returns the id of a post if it can be read.
+async fn readable(gateway: Gateway, post_id: u64) -> Result<Option<u64>> {
+    let call = || {
+        let mut gateway = gateway.clone();
+        async move { gateway.view_post(remote::request(ViewPostRequest { post_id }, TIMEOUT)).await }
+    };
+    match remote::retry(call).await {
+        Err(status) if status.code() == Code::NotFound => Ok(None),
+        answer => answer.map(|_| Some(post_id)).map_err(|status| failed("ViewPost", &status)),
     }
 }
 
@@ -117,7 +141,7 @@ async fn account(gateway: Gateway, name: String) -> Result<Option<(String, Accou
         let request = ViewHomeRequest { page_size: PAGE, page_token, ..Default::default() };
         let page = gateway.clone().view_home(as_viewer(&token, request)?).await?.into_inner();
         let posts = page.posts.into_iter().filter_map(|viewed| viewed.post);
-        Ok((posts.map(|post| (post.id, post.author_id)).collect(), page.next_page_token))
+        Ok((posts.map(|post| post.id).collect(), page.next_page_token))
     });
     let account = Account {
         id: user.id,
@@ -150,6 +174,7 @@ async fn posts(gateway: &Gateway, name: &str) -> Result<Vec<Post>> {
 }
 
 async fn post(gateway: &Gateway, viewed: ViewedPost) -> Result<Post> {
+    let root_state = viewed.root_state();
     let post = viewed.post.unwrap_or_default();
     let post_id = post.id;
     let likers = pages("ViewLikers", async |page_token| {
@@ -168,6 +193,7 @@ async fn post(gateway: &Gateway, viewed: ViewedPost) -> Result<Post> {
         id: post.id,
         text: post.text,
         root_id: post.root_id,
+        root_state,
         likes: post.likes,
         comment_count: post.comments,
         reposts: post.reposts,

@@ -1,12 +1,14 @@
 //! Failovers to a replica that lacks acknowledged writes.
 
+use std::collections::BTreeMap;
+
 use anyhow::Result;
 use microblog_testkit::{ADMIN, PATIENCE, RedisServer, connect, eventually, redis::cmd};
 
 use super::database::database;
 use crate::{
-    clock,
-    model::Since,
+    clock::{self, Millis},
+    model::{PARTITIONS, Partition},
     system::{Level, Setup, StoreKind},
     trial::{Bite, Fault, Trial},
 };
@@ -21,13 +23,17 @@ const SCHEMAS: [&str; 3] = ["\"user\"", "relation", "post"];
 /// Returns these faults.
 pub(super) fn all() -> Vec<Fault> {
     let setups = |level| {
-        vec![Setup::five(StoreKind::Sentinel, level), Setup::five(StoreKind::Cluster, level)]
+        vec![
+            Setup::five(StoreKind::Sentinel, level),
+            Setup::five(StoreKind::Cluster, level),
+            Setup::replicas(StoreKind::Cluster, level),
+        ]
     };
     vec![
         Fault::new(
             "failover-local",
             "the database stops, and a primary is cut off from its replica; after more \
-             writes it is killed, and the replica is promoted",
+             writes it is killed, and the replica is promoted; `microblog verify --repair`",
             "a failover; acknowledged writes after the cut are lost",
             setups(Level::Local),
             |trial| Box::pin(unrecorded(trial)),
@@ -79,13 +85,16 @@ pub(super) fn all() -> Vec<Fault> {
 async fn unrecorded(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
     database(trial)?.pause();
-    let cut_at = clock::now();
+    let since = partitions(trial, clock::now()).await?;
     cut(trial).await?;
     trial.meanwhile().await;
     fail_over(trial).await?;
-    trial.permit_loss(Since::All(cut_at), clock::now());
+    // The old primary may have acknowledged calls between its start and its demotion.
+    trial.permit_loss(since, clock::now());
     database(trial)?.resume();
     trial.after().await;
+    // Of some edges, one side is lost.
+    trial.system.repair().await?;
     Ok(Bite::Seen("a failover".to_owned()))
 }
 
@@ -130,6 +139,14 @@ async fn before_trim(trial: &mut Trial) -> Result<Bite> {
         rule.arg("SETUSER").arg(user).arg("-xtrim");
         rule.exec_async(&mut primary.admin().await).await?;
     }
+    eventually("XTRIM is rejected", PATIENCE, async || {
+        let statistics =
+            cmd("INFO").arg("commandstats").query_async(&mut primary.admin().await).await;
+        let statistics: String = statistics.unwrap_or_default();
+        let trims = statistics.lines().find(|line| line.starts_with("cmdstat_xtrim:"));
+        trims.is_some_and(|trims| !trims.contains("rejected_calls=0"))
+    })
+    .await;
     recorded(trial).await
 }
 
@@ -163,6 +180,22 @@ async fn isolated(trial: &mut Trial) -> Result<Bite> {
         _ => "RECOVERING",
     };
     end(trial, since, &[reason]).await
+}
+
+/// Returns the partitions of the primary that fails over, each with a time.
+async fn partitions(trial: &Trial, time: Millis) -> Result<BTreeMap<Partition, Millis>> {
+    let (primary, _) = trial.system.redis.pair()?;
+    let mut connection = primary.admin().await;
+    let mut own = BTreeMap::new();
+    for number in 0..PARTITIONS {
+        // In a cluster, other servers have the slots of others.
+        let key = format!("{{{number}}}");
+        if cmd("EXISTS").arg(key).exec_async(&mut connection).await.is_ok() {
+            let of = |service: &str| ((service.to_owned(), number), time);
+            own.extend(["user", "relation", "post"].map(of));
+        }
+    }
+    Ok(own)
 }
 
 /// Cuts a replica off from its primary.

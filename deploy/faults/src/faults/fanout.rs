@@ -61,20 +61,27 @@ pub(super) fn all() -> Vec<Fault> {
 /// All cached timelines are deleted again and again.
 async fn timelines_lost(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
-    let mut connection = trial.system.redis.single()?.admin().await;
-    let deleted = repeatedly(REPEATED, async || {
-        let mut deleted = 0;
-        for pattern in ["tl:*:home:*", "tl:*:pulls:*", "tl:*:user:*"] {
-            let keys: Vec<String> = cmd("KEYS").arg(pattern).query_async(&mut connection).await?;
-            if !keys.is_empty() {
-                deleted += cmd("UNLINK").arg(keys).query_async::<u64>(&mut connection).await?;
-            }
-        }
-        Ok(deleted)
-    })
-    .await?;
+    let deleted = repeatedly(REPEATED, async || Ok(delete_timelines(trial).await)).await?;
     trial.after().await;
     Ok(Bite::seen_if(deleted > 0, format!("{deleted} deleted timelines")))
+}
+
+/// Deletes all cached timelines. Returns their number.
+pub(super) async fn delete_timelines(trial: &Trial) -> u64 {
+    let mut deleted = 0;
+    for server in trial.system.redis.servers() {
+        let mut connection = server.admin().await;
+        for pattern in ["tl:*:home:*", "tl:*:pulls:*", "tl:*:user:*"] {
+            let keys = cmd("KEYS").arg(pattern).query_async(&mut connection).await;
+            let keys: Vec<String> = keys.unwrap_or_default();
+            for key in keys {
+                // A replica redirects to its primary.
+                let unlinked = cmd("UNLINK").arg(key).query_async(&mut connection).await;
+                deleted += unlinked.unwrap_or(0);
+            }
+        }
+    }
+    deleted
 }
 
 /// Jobs are added again: each up to twice, late, and in another order.

@@ -6,7 +6,10 @@ use anyhow::{Context as _, Result};
 use microblog_testkit::{eventually, redis::cmd};
 
 use super::five;
-use crate::trial::{Bite, Fault, Trial};
+use crate::{
+    model::partition,
+    trial::{Bite, Fault, Trial},
+};
 
 /// The prefixes of the keys of the services with a journal.
 const SERVICES: [&str; 3] = ["user", "rel", "post"];
@@ -31,7 +34,7 @@ async fn poisoned(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
     let since = trial.load.shared.log.len();
     let (_, id) = trial.load.shared.model.borrow().accounts().next().context("no account")?;
-    let partition = (id >> 2) % 1_024;
+    let partition = partition(id);
     let mut connection = trial.system.redis.single()?.admin().await;
     for service in SERVICES {
         let key = format!("{service}:{{{partition}}}:journal");

@@ -1,68 +1,54 @@
 //! Networks that lose or delay what passes.
 
-use std::time::Duration;
-
 use anyhow::{Result, ensure};
 use tokio::time::sleep;
 
-use super::five;
+use super::{fanout::delete_timelines, five, waiting};
 use crate::{
     system::{DELAY, Passage},
     trial::{Bite, Fault, Trial},
 };
 
-/// Longer than all timeouts of calls and commands.
-const CUT: Duration = Duration::from_secs(10);
+/// The servers that call others.
+const CALLS: [(&str, &str); 7] = [
+    ("gateway", "user"),
+    ("gateway", "relation"),
+    ("gateway", "post"),
+    ("gateway", "timeline"),
+    ("post", "timeline"),
+    ("timeline", "relation"),
+    ("timeline", "post"),
+];
+const SERVICES: [&str; 4] = ["user", "relation", "post", "timeline"];
 
 /// Returns the faults between servers.
 pub(super) fn between_servers() -> Vec<Fault> {
-    let cut = [
-        ("gateway", "user"),
-        ("gateway", "relation"),
-        ("gateway", "post"),
-        ("post", "timeline"),
-        ("timeline", "relation"),
-    ];
-    let cut = cut.map(|(caller, callee)| cut_off(caller, callee));
-    cut.into_iter().chain([without_replies("gateway", "post")]).collect()
+    CALLS.into_iter().flat_map(|(caller, callee)| cut_off(caller, callee)).collect()
 }
 
 /// Returns the faults between servers and Redis.
 pub(super) fn to_redis() -> Vec<Fault> {
-    let cut = ["user", "relation", "post", "timeline"].map(|service| cut_off(service, "redis"));
-    let one_way = ["relation", "post"].map(|service| without_replies(service, "redis"));
     let slow = fault(
         "redis-slow".to_owned(),
-        "each message from and to Redis takes 100 ms longer for 10 s".to_owned(),
+        "each message from and to Redis takes 100 ms longer for 10 s (--long: 60 s)".to_owned(),
         None,
         "redis",
         Passage::Delayed,
     );
-    cut.into_iter().chain(one_way).chain([slow]).collect()
+    SERVICES.into_iter().flat_map(|service| cut_off(service, "redis")).chain([slow]).collect()
 }
 
-fn cut_off(caller: &'static str, callee: &'static str) -> Fault {
-    fault(
-        format!("{caller}-{callee}-cut"),
-        format!("nothing passes between {caller} and {} for 10 s", named(callee)),
-        Some(caller),
-        callee,
-        Passage::Cut,
-    )
-}
-
-fn without_replies(caller: &'static str, callee: &'static str) -> Fault {
-    fault(
-        format!("{caller}-{callee}-one-way"),
-        format!("no replies pass from {} to {caller} for 10 s", named(callee)),
-        Some(caller),
-        callee,
-        Passage::RepliesCut,
-    )
-}
-
-fn named(callee: &str) -> &str {
-    if callee == "redis" { "Redis" } else { callee }
+/// Both ways, and one way.
+fn cut_off(caller: &'static str, callee: &'static str) -> [Fault; 2] {
+    let named = if callee == "redis" { "Redis" } else { callee };
+    [
+        ("cut", format!("nothing passes between {caller} and {named}"), Passage::Cut),
+        ("one-way", format!("no replies pass from {named} to {caller}"), Passage::RepliesCut),
+    ]
+    .map(|(kind, lost, passage)| {
+        let name = format!("{caller}-{callee}-{kind}");
+        fault(name, format!("{lost} for 10 s (--long: 60 s)"), Some(caller), callee, passage)
+    })
 }
 
 fn fault(
@@ -72,7 +58,7 @@ fn fault(
     callee: &'static str,
     passage: Passage,
 ) -> Fault {
-    Fault::new(name, injected, "lost or delayed messages", five(), move |trial| {
+    Fault::new(name, injected, "failed or slow calls, or work that waits", five(), move |trial| {
         Box::pin(impaired(trial, caller, callee, passage))
     })
 }
@@ -91,7 +77,20 @@ async fn impaired(
     let affected = || proxies.iter().map(|proxy| proxy.affected()).sum::<u64>();
     let before = affected();
     proxies.iter().for_each(|proxy| proxy.set(passage));
-    sleep(CUT).await;
+    if (caller, callee) == (Some("timeline"), "post") {
+        // Otherwise it has little to ask.
+        delete_timelines(trial).await;
+    }
+    sleep(trial.impairment).await;
+    let waiting = match (caller, callee) {
+        (Some("post"), "timeline") => Some(waiting::deliveries(trial).await),
+        (Some("timeline"), "relation") => Some(waiting::jobs(trial).await),
+        _ if passage == Passage::Delayed => None,
+        _ => {
+            trial.load.unknown(1, since).await;
+            None
+        }
+    };
     proxies.iter().for_each(|proxy| proxy.set(Passage::Open));
     let affected = affected() - before;
     trial.after().await;
@@ -99,7 +98,10 @@ async fn impaired(
     let (slow, unknown) = (log.longer_than(DELAY, since), log.unknown(since));
     let seen = match passage {
         Passage::Delayed => format!("{affected} delayed messages, {slow} slow calls"),
-        _ => format!("{affected} lost messages, {unknown} unknown outcomes"),
+        _ => {
+            let waiting = waiting.unwrap_or_else(|| format!("{unknown} unknown outcomes"));
+            format!("{affected} lost messages, {waiting}")
+        }
     };
     Ok(Bite::seen_if(affected > 0 && (passage != Passage::Delayed || slow > 0), seen))
 }

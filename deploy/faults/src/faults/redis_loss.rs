@@ -3,8 +3,6 @@
 use anyhow::Result;
 
 use crate::{
-    clock,
-    model::Since,
     system::{Level, Setup, StoreKind, erase},
     trial::{Bite, Fault, Trial},
 };
@@ -16,12 +14,16 @@ pub(super) fn all() -> Vec<Fault> {
             "redis-lost",
             "Redis is killed, its files are deleted, it starts empty; `microblog restore`",
             "STORES_MISMATCHED",
-            vec![Setup::one(Level::Recorded), Setup::five(StoreKind::Cluster, Level::Recorded)],
+            vec![
+                Setup::one(Level::Recorded),
+                Setup::five(StoreKind::Cluster, Level::Recorded),
+                Setup::replicas(StoreKind::Cluster, Level::Recorded),
+            ],
             |trial| Box::pin(lost(trial)),
         ),
         Fault::new(
             "redis-lost-local",
-            "as redis-lost, and the database is behind",
+            "as redis-lost, with what the database has by then",
             "STORES_MISMATCHED; only writes after the printed times are lost, and some are",
             vec![Setup::one(Level::Local), Setup::five(StoreKind::Single, Level::Local)],
             |trial| Box::pin(lost(trial)),
@@ -38,11 +40,11 @@ async fn lost(trial: &mut Trial) -> Result<Bite> {
 /// Deletes all data of Redis, and restores them once calls are rejected.
 pub(super) async fn lose_and_restore(trial: &mut Trial) -> Result<Bite> {
     let since = trial.load.shared.log.len();
-    trial.system.redis.kill_and_change(erase).await?;
+    let killed_at = trial.system.redis.kill_and_change(erase).await?;
     trial.load.failed_with("STORES_MISMATCHED", since).await;
     let recorded_at = trial.system.restore().await?;
     if trial.setup.level == Level::Local {
-        trial.permit_loss(Since::Partitions(recorded_at), clock::now());
+        trial.permit_loss(recorded_at, killed_at);
     }
     trial.after().await;
     let log = &trial.load.shared.log;

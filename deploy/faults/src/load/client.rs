@@ -109,11 +109,12 @@ impl Client {
     /// Reads the home timeline of an account, so that a later post is pushed into it. The check after
     /// the fault reads what is there then.
     async fn view_home(&mut self, actor: usize) {
-        let Some(token) = self.accounts[actor].token.clone() else { return };
-        if let Ok(request) = as_viewer(&token, ViewHomeRequest::default()) {
-            // Any answer will do.
-            let _ = timeout(TIMEOUT, self.gateway.view_home(request)).await;
-        }
+        let Account { id, token: Some(token), .. } = &self.accounts[actor] else { return };
+        let (id, began) = (*id, clock::now());
+        let Ok(request) = as_viewer(token, ViewHomeRequest::default()) else { return };
+        let answer = answered(self.gateway.view_home(request)).await;
+        // Any answer will do.
+        let _ = self.log(id, "ViewHome".to_owned(), began, answer.as_ref().err());
     }
 
     async fn register(&mut self) -> Result<()> {
@@ -255,7 +256,7 @@ impl Client {
                     }
                 }
                 Err(Failure::Rejected(code)) => {
-                    self.forget_post(code, &act);
+                    self.check_rejection(code, &act);
                     if !was_unknown {
                         self.shared.model.borrow_mut().reject(&pending);
                     }
@@ -270,17 +271,30 @@ impl Client {
         let Act::Follow(target) = *act else { return };
         let mut model = self.shared.model.borrow_mut();
         for block in [Subject::Block(actor, target), Subject::Block(target, actor)] {
-            model.ignore(block);
+            model.contradict("a follow".to_owned(), block);
         }
     }
 
-    fn forget_post(&mut self, code: Code, act: &Act) {
-        if let (
-            Code::NotFound,
-            Act::Repost { post, .. } | Act::Like(post) | Act::Comment { post, .. },
-        ) = (code, act)
-        {
-            self.gone.insert(*post);
+    /// A rejection is an error if the client has sent a valid request, and what it is about is there
+    /// for certain.
+    fn check_rejection(&mut self, code: Code, act: &Act) {
+        let what = format!("{act:?} is rejected with {code:?}");
+        let mut model = self.shared.model.borrow_mut();
+        match (code, act) {
+            (
+                Code::NotFound,
+                Act::Repost { post, .. } | Act::Like(post) | Act::Comment { post, .. },
+            ) => {
+                self.gone.insert(*post);
+                let of_post = model.posts.iter().find(|(_, known)| known.id == *post);
+                let subject =
+                    of_post.map(|(text, known)| Subject::Post(known.author, text.clone()));
+                if let Some(subject) = subject {
+                    model.contradict(what, subject);
+                }
+            }
+            (Code::InvalidArgument | Code::Unimplemented | Code::DataLoss, _) => model.error(what),
+            _ => {}
         }
     }
 
@@ -316,10 +330,7 @@ impl Client {
         request_id: String,
     ) -> Result<u64, Failure> {
         let (call, began) = (format!("{act:?}"), clock::now());
-        let answer = act.clone().call(&mut self.gateway, metadata, request_id);
-        let answer = timeout(TIMEOUT, answer)
-            .await
-            .unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer")));
+        let answer = answered(act.clone().call(&mut self.gateway, metadata, request_id)).await;
         self.log(actor, call, began, answer.as_ref().err())?;
         Ok(answer.unwrap_or_default())
     }
@@ -352,6 +363,11 @@ impl Client {
         let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
         parts.join("-")
     }
+}
+
+/// Returns the answer to a call, or an error if there is none in time.
+async fn answered<T>(call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+    timeout(TIMEOUT, call).await.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer")))
 }
 
 /// Why an attempt failed.

@@ -68,6 +68,14 @@ fn compile(to: &Path) -> Result<()> {
 impl System {
     /// Sets a clock by an offset in seconds.
     pub(crate) fn set_clock(&self, clock: Clock, offset: i64) -> Result<()> {
-        clock.set(self.directory.path(), offset)
+        clock.set(self.directory.path(), offset)?;
+        if clock == Clock::Servers {
+            let file = clock.file(self.directory.path()).display().to_string();
+            for server in &self.servers {
+                let maps = fs::read_to_string(format!("/proc/{}/maps", server.process_id()?))?;
+                ensure!(maps.contains(&file), "{} has another clock", server.name);
+            }
+        }
+        Ok(())
     }
 }

@@ -7,19 +7,25 @@ use microblog_local::{launch::program, remote};
 use microblog_testkit::{PATIENCE, PostgresServer, eventually};
 use tokio::{task::spawn_blocking, time::Instant};
 
-use super::{Certificates, System};
-use crate::clock::{self, Millis};
+use super::{Certificates, System, database::RECORDED};
+use crate::{
+    clock::{self, Millis},
+    model::{PARTITIONS, Partition},
+};
 
 /// A violation may be a step that a sweeper has yet to complete.
 const SETTLED: Duration = Duration::from_secs(60);
 
-/// The time of the last recorded change of each partition of a service.
-pub(crate) type RecordedAt = BTreeMap<(String, u64), Millis>;
+/// The partitions of all services with a database.
+const RECORDED_PARTITIONS: usize = RECORDED.len() * PARTITIONS as usize;
+
+/// The time of the last recorded change of each partition.
+pub(crate) type RecordedAt = BTreeMap<Partition, Millis>;
 
 impl System {
     /// Waits until all servers are SERVING.
     pub(crate) async fn wait_until_serving(&self) {
-        for url in self.servers().iter().flat_map(|server| &server.urls) {
+        for url in self.all_urls() {
             eventually(&format!("the server at {url} is SERVING"), PATIENCE, async || {
                 let Ok(channel) = remote::channel(url) else { return false };
                 remote::is_serving(channel).await.unwrap_or_default()
@@ -32,20 +38,27 @@ impl System {
     pub(crate) async fn restore(&self) -> Result<RecordedAt> {
         let (success, text) = self.run("restore", &["--verbose"]).await?;
         ensure!(success, "microblog restore failed:\n{text}");
-        text.lines().filter(|line| line.contains(": recorded up to ")).map(recorded_at).collect()
+        let lines = text.lines().filter(|line| line.contains(": recorded up to "));
+        let recorded_at: RecordedAt = lines.map(recorded_at).collect::<Result<_>>()?;
+        let is_complete = recorded_at.len() == RECORDED_PARTITIONS;
+        ensure!(is_complete, "microblog restore does not name all partitions:\n{text}");
+        Ok(recorded_at)
     }
 
     /// Waits until the databases have all partitions. Before that, there is nothing to restore.
     pub(crate) async fn wait_until_filled(&self) {
-        eventually("the databases are filled", PATIENCE, async || self.restore().await.is_ok())
-            .await;
+        eventually("the databases are filled", PATIENCE, async || match self.database.server() {
+            Some(postgres) => recorded_versions(postgres).len() == RECORDED_PARTITIONS,
+            // Only the services can read SQLite's files.
+            None => self.restore().await.is_ok(),
+        })
+        .await;
     }
 
     /// Waits until the database has the changes that Redis has now.
     pub(crate) async fn wait_until_recorded(&self) -> Result<()> {
         let Some(postgres) = self.database.server() else {
-            // Only the services can read SQLite's files. A restore of what has lost nothing records
-            // what the journals have.
+            // A restore of what has lost nothing records what the journals have.
             return self.restore().await.map(drop);
         };
         let newest = self.redis.newest_changes().await?;
@@ -59,22 +72,26 @@ impl System {
 
     /// Waits until `microblog verify` finds no violation.
     pub(crate) async fn verify(&self) -> Result<()> {
-        let deadline = Instant::now() + SETTLED;
-        loop {
-            let (success, text) = self.run("verify", &[]).await?;
-            if success {
-                return Ok(());
-            }
-            ensure!(Instant::now() < deadline, "microblog verify:\n{text}");
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
+        self.verified(&[]).await.map(drop)
     }
 
     /// Repairs what can be repaired. Returns the number of partition clocks that were set back.
     pub(crate) async fn repair(&self) -> Result<usize> {
-        let (success, text) = self.run("verify", &["--repair"]).await?;
-        ensure!(success, "microblog verify --repair:\n{text}");
+        let text = self.verified(&["--repair"]).await?;
         Ok(text.lines().filter(|line| line.contains("is set back by")).count())
+    }
+
+    /// Runs `microblog verify` until it finds no violation. Returns the last output.
+    async fn verified(&self, flags: &[&str]) -> Result<String> {
+        let deadline = Instant::now() + SETTLED;
+        loop {
+            let (success, text) = self.run("verify", flags).await?;
+            if success {
+                return Ok(text);
+            }
+            ensure!(Instant::now() < deadline, "microblog verify {}:\n{text}", flags.join(" "));
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
     }
 
     /// Runs a command of the launcher on this system. Returns whether it succeeded, and its output.
@@ -98,7 +115,7 @@ impl System {
 }
 
 /// Parses a line such as `user 7 restored: recorded up to 1-5, 2026-11-24T11:00:00.123Z`.
-fn recorded_at(line: &str) -> Result<((String, u64), Millis)> {
+fn recorded_at(line: &str) -> Result<(Partition, Millis)> {
     let parse = || {
         let (partition, recorded) = line.split_once(": recorded up to ")?;
         let mut words = partition.split(' ');
@@ -112,7 +129,7 @@ fn recorded_at(line: &str) -> Result<((String, u64), Millis)> {
 
 /// Returns the recorded version of each partition, by the prefix of the service's keys and the
 /// partition.
-pub(crate) fn recorded_versions(postgres: &PostgresServer) -> BTreeMap<(String, u64), u64> {
+pub(crate) fn recorded_versions(postgres: &PostgresServer) -> BTreeMap<Partition, u64> {
     let select = |(prefix, schema)| {
         format!("SELECT '{prefix}', partition, version FROM \"{schema}\".journal_positions")
     };

@@ -57,6 +57,8 @@ struct Link {
     closing: Notify,
     /// The number of messages that were lost or delayed.
     affected: Cell<u64>,
+    /// The bytes that the caller has sent.
+    sent: Cell<u64>,
 }
 
 impl Proxy {
@@ -93,6 +95,16 @@ impl Proxy {
     pub(crate) fn redirect(&self, target: u16) {
         self.link.target.set(target);
         self.close_connections();
+    }
+
+    /// Returns the port to which it leads.
+    pub(super) fn target(&self) -> u16 {
+        self.link.target.get()
+    }
+
+    /// Returns how many bytes its caller has sent so far.
+    pub(super) fn sent(&self) -> u64 {
+        self.link.sent.get()
     }
 
     /// Returns how many messages were lost or delayed so far.
@@ -139,6 +151,9 @@ async fn forward(
         let read = from.read(&mut buffer).await?;
         if read == 0 {
             return Ok(());
+        }
+        if direction == Direction::Request {
+            link.sent.set(link.sent.get() + read as u64);
         }
         let passage = link.passage.get();
         has_lost |= passage == Passage::Cut

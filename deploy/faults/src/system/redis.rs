@@ -6,10 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use microblog_local::{
-    launch::{Layout, Ports},
-    up::DataDir,
-};
+use microblog_local::{launch::Ports, up::DataDir};
 use microblog_testkit::{RedisCluster, RedisServer, Sentinels, redis::cmd};
 use nix::{
     sys::signal::{Signal, kill},
@@ -18,8 +15,12 @@ use nix::{
 use serde::Serialize;
 
 use super::{
-    Clock, Equipment, Setup,
+    Clock, DatabaseKind, Equipment, Setup,
     files::{self, Copy},
+};
+use crate::{
+    clock::{self, Millis},
+    model::Partition,
 };
 
 /// The data of a redis-server in its directory.
@@ -57,24 +58,26 @@ pub(super) fn data_dir(directory: &Path) -> PathBuf {
 
 impl Redis {
     pub(super) async fn start(setup: Setup, directory: &Path, ports: Ports) -> Result<Self> {
-        Ok(match (setup.layout, setup.store) {
-            (Layout::Colocated, StoreKind::Single) => {
+        Ok(match (setup.database, setup.store) {
+            (DatabaseKind::Sqlite, StoreKind::Single) => {
                 let data = DataDir::open(&data_dir(directory))?;
                 data.prepare_redis(ports.redis())?;
                 Self::Private(data.path().join("redis"))
             }
-            (Layout::Colocated, _) => bail!("`microblog up` starts a single redis-server"),
-            (Layout::Five, StoreKind::Single) => {
+            (DatabaseKind::Sqlite, _) => bail!("`microblog up` starts a single redis-server"),
+            (DatabaseKind::Postgres, StoreKind::Single) => {
                 let environment = match setup.equipment {
                     Equipment::Clocks => Clock::Redis.prepare(directory)?.to_vec(),
                     _ => Vec::new(),
                 };
                 Self::Single(RedisServer::start_in(&[], &environment).await)
             }
-            (Layout::Five, StoreKind::Sentinel) => {
+            (DatabaseKind::Postgres, StoreKind::Sentinel) => {
                 Self::Sentinel(Sentinels::start_with_timeout(SENTINEL_DOWN_AFTER_MS).await)
             }
-            (Layout::Five, StoreKind::Cluster) => Self::Cluster(RedisCluster::start(3, 1).await),
+            (DatabaseKind::Postgres, StoreKind::Cluster) => {
+                Self::Cluster(RedisCluster::start(3, 1).await)
+            }
         })
     }
 
@@ -88,22 +91,28 @@ impl Redis {
         })
     }
 
-    /// Kills all redis-servers (SIGKILL), changes the files of each, and starts them again.
-    pub(crate) async fn kill_and_change(&self, change: impl Fn(&Path) -> Result<()>) -> Result<()> {
+    /// Kills all redis-servers (SIGKILL), changes the files of each, and starts them again. Returns the
+    /// time when none ran.
+    pub(crate) async fn kill_and_change(
+        &self,
+        change: impl Fn(&Path) -> Result<()>,
+    ) -> Result<Millis> {
         if let Self::Private(directory) = self {
             let pid = fs::read_to_string(directory.join("redis.pid"))?;
             let pid = Pid::from_raw(pid.trim().parse()?);
             kill(pid, Signal::SIGKILL).context("cannot kill redis-server")?;
+            let killed_at = clock::now();
             // The launcher waits for more than a second before it starts it again.
-            return change(directory);
+            return change(directory).map(|()| killed_at);
         }
         let servers = self.servers();
         servers.iter().for_each(|server| server.kill());
+        let killed_at = clock::now();
         servers.iter().try_for_each(|server| change(server.directory()))?;
         for server in servers {
             server.restart().await;
         }
-        Ok(())
+        Ok(killed_at)
     }
 
     /// Copies the files of the only redis-server, which goes on.
@@ -147,7 +156,7 @@ impl Redis {
 
     /// Returns the newest change of each partition that has a journal, by the prefix of the service's
     /// keys and the partition.
-    pub(super) async fn newest_changes(&self) -> Result<Vec<((String, u64), u64)>> {
+    pub(super) async fn newest_changes(&self) -> Result<Vec<(Partition, u64)>> {
         let mut newest = Vec::new();
         for server in self.servers() {
             let mut connection = server.admin().await;
@@ -183,7 +192,7 @@ pub(crate) fn erase(directory: &Path) -> Result<()> {
 }
 
 /// Parses a key such as `user:{7}:journal`.
-fn partition(key: &str) -> Result<(String, u64)> {
+fn partition(key: &str) -> Result<Partition> {
     let parse = || {
         let (service, rest) = key.split_once(":{")?;
         Some((service.to_owned(), rest.split_once('}')?.0.parse().ok()?))

@@ -1,0 +1,57 @@
+//! The record in PostgreSQL, in the form of lines, beside what the gateway shows.
+
+use std::collections::BTreeSet;
+
+use microblog_testkit::PostgresServer;
+
+use super::read_back::World;
+
+/// Everything that has not ended. Entries of accounts that are lost, or of posts, are not listed by
+/// the gateway.
+const RECORD: &str = "
+    WITH accounts AS (SELECT account FROM \"user\".accounts),
+         posts AS (SELECT * FROM post.posts
+                   WHERE deleted = 0 AND author IN (SELECT account FROM accounts))
+    SELECT concat_ws(' ', 'account', account) FROM accounts
+    UNION ALL SELECT concat_ws(' ', 'edge', kind, source, target) FROM relation.edges
+        WHERE ended = 0 AND source IN (SELECT account FROM accounts)
+        AND target IN (SELECT account FROM accounts)
+    UNION ALL SELECT concat_ws(' ', 'post', id, author, root, text) FROM posts
+    UNION ALL SELECT concat_ws(' ', 'comment', post, id, text) FROM post.comments
+        WHERE deleted = 0 AND post IN (SELECT id FROM posts)
+        AND author IN (SELECT account FROM accounts)
+    UNION ALL SELECT concat_ws(' ', 'like', post, member) FROM post.likes
+        WHERE ended = 0 AND post IN (SELECT id FROM posts)
+        AND member IN (SELECT account FROM accounts)";
+
+/// The numbers of the lists of edges.
+const FOLLOWS: u8 = 0;
+const BLOCKS: u8 = 3;
+const MUTES: u8 = 5;
+
+/// Returns what the database has.
+pub(super) fn recorded(postgres: &PostgresServer) -> BTreeSet<String> {
+    postgres.sql(RECORD).lines().map(str::to_owned).collect()
+}
+
+/// Returns what the gateway shows.
+pub(super) fn shown(world: &World) -> BTreeSet<String> {
+    let mut lines = BTreeSet::new();
+    for account in world.accounts.values() {
+        let id = account.id;
+        lines.insert(format!("account {id}"));
+        for (kind, list) in
+            [(FOLLOWS, &account.following), (BLOCKS, &account.blocks), (MUTES, &account.mutes)]
+        {
+            lines.extend(list.iter().map(|target| format!("edge {kind} {id} {target}")));
+        }
+        for post in &account.posts {
+            let number = post.id;
+            lines.insert(format!("post {number} {id} {} {}", post.root_id, post.text));
+            let comment = |(id, text): &(u64, String)| format!("comment {number} {id} {text}");
+            lines.extend(post.comments.iter().map(comment));
+            lines.extend(post.likers.iter().map(|liker| format!("like {number} {liker}")));
+        }
+    }
+    lines
+}

@@ -16,6 +16,9 @@ use crate::{
 /// A violation may be a step that a sweeper has yet to complete.
 const SETTLED: Duration = Duration::from_secs(60);
 
+/// Longer than a busy machine takes to fill the databases.
+const FILLED: Duration = Duration::from_secs(240);
+
 /// The partitions of all services with a database.
 const RECORDED_PARTITIONS: usize = RECORDED.len() * PARTITIONS as usize;
 
@@ -47,7 +50,7 @@ impl System {
 
     /// Waits until the databases have all partitions. Before that, there is nothing to restore.
     pub(crate) async fn wait_until_filled(&self) {
-        eventually("the databases are filled", PATIENCE, async || match self.database.server() {
+        eventually("the databases are filled", FILLED, async || match self.database.server() {
             Some(postgres) => recorded_versions(postgres).len() == RECORDED_PARTITIONS,
             // Only the services can read SQLite's files.
             None => self.restore().await.is_ok(),

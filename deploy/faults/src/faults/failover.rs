@@ -93,7 +93,7 @@ async fn unrecorded(trial: &mut Trial) -> Result<Bite> {
     trial.permit_loss(since, clock::now());
     database(trial)?.resume();
     trial.after().await;
-    // Of some edges, one side is lost. Under load, a check would also find changes that are halfway.
+    // Of some edges, one side is lost.
     trial.load.stop().await?;
     trial.system.repair().await?;
     Ok(Bite::Seen("a failover".to_owned()))

@@ -348,25 +348,6 @@ async fn abandoned_calls_are_cancelled() {
 }
 
 #[tokio::test]
-async fn abandoned_calls_of_a_stopping_server_are_cancelled() {
-    let (stub, _permits, slow) = slow_stub();
-    let mut patient = patient();
-    patient.drain_timeout_ms = patient.default_timeout_ms;
-    let mut server = Server::start(stub.service(), patient.clone());
-    let peer = Peer::remote(&server.url(), &patient).unwrap();
-    let call = tokio::spawn({
-        let peer = peer.clone();
-        async move { get(peer, "slow").await }
-    });
-    eventually("it runs", async || slow.load(SeqCst) == 1).await;
-    server.stop();
-    eventually("calls are rejected", async || get(peer.clone(), "anna").await.is_err()).await;
-    call.abort();
-    eventually("it is cancelled", async || slow.load(SeqCst) == 0).await;
-    server.ended().await;
-}
-
-#[tokio::test]
 async fn each_call_gets_its_own_response() {
     let stub = Stub::new().get(|request: Request<GetUserByNameRequest>| async move {
         let name = request.into_inner().name;

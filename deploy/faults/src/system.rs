@@ -215,8 +215,7 @@ impl System {
     pub(crate) async fn start_servers(&self) -> anyhow::Result<()> {
         let mut stopped = self.servers.iter().filter(|server| !server.is_running());
         stopped.try_for_each(Server::start)?;
-        self.wait_until_serving().await;
-        Ok(())
+        self.wait_until_serving().await
     }
 
     /// Copies the data of the database. Stops what uses them meanwhile.
@@ -290,8 +289,7 @@ impl System {
     pub(crate) async fn replace(&self, server: &Server, programs: &Path) -> anyhow::Result<()> {
         self.stop(server).await?;
         server.start_program(&programs.join(server.name))?;
-        self.wait_until_serving().await;
-        Ok(())
+        self.wait_until_serving().await
     }
 
     /// Returns the servers, callees first.

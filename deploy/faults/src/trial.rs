@@ -147,7 +147,7 @@ impl Trial {
     pub(crate) async fn run(&mut self, fault: &Fault) -> Result<Verdict> {
         let mut bite = (fault.inject)(self).await?;
         self.load.stop().await?;
-        self.system.wait_until_serving().await;
+        self.system.wait_until_serving().await?;
         let checked = self.check().await?;
         if !self.losses.is_empty() && checked.lost == 0 {
             bite = Bite::Missed("no acknowledged write was lost".to_owned());

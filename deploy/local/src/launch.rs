@@ -7,8 +7,9 @@ use anyhow::{Context as _, bail};
 
 use crate::{keys::Keys, services::SERVERS};
 
-// Below the ephemeral port range of Linux.
-const PORTS: std::ops::Range<u16> = 10_000..32_000;
+// Below the ports of the testkit's stores: those start between the choice of ports here and the start
+// of the servers, and while a server is stopped.
+const PORTS: std::ops::Range<u16> = 10_000..15_990;
 const ATTEMPTS: usize = 1000;
 const REDIS: u16 = 9;
 

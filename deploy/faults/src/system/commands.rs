@@ -4,14 +4,19 @@ use std::{collections::BTreeMap, process::Command, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use microblog_local::{launch::program, remote};
-use microblog_testkit::{PATIENCE, PostgresServer, eventually};
-use tokio::{task::spawn_blocking, time::Instant};
+use microblog_testkit::{PATIENCE, PostgresServer, Process, eventually};
+use tokio::{
+    task::spawn_blocking,
+    time::{Instant, sleep, timeout},
+};
 
 use super::{Certificates, System, database::RECORDED};
 use crate::{
     clock::{self, Millis},
     model::{PARTITIONS, Partition},
 };
+
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A violation may be a step that a sweeper has yet to complete.
 const SETTLED: Duration = Duration::from_secs(60);
@@ -26,15 +31,25 @@ const RECORDED_PARTITIONS: usize = RECORDED.len() * PARTITIONS as usize;
 pub(crate) type RecordedAt = BTreeMap<Partition, Millis>;
 
 impl System {
-    /// Waits until all servers are SERVING.
-    pub(crate) async fn wait_until_serving(&self) {
-        for url in self.all_urls() {
-            eventually(&format!("the server at {url} is SERVING"), PATIENCE, async || {
-                let Ok(channel) = remote::channel(url) else { return false };
-                remote::is_serving(channel).await.unwrap_or_default()
-            })
-            .await;
+    /// Waits until all servers are SERVING. The error has the log of one that is not.
+    pub(crate) async fn wait_until_serving(&self) -> Result<()> {
+        let is_serving = async |url: &str| {
+            let Ok(channel) = remote::channel(url) else { return false };
+            remote::is_serving(channel).await.unwrap_or_default()
+        };
+        for server in self.servers() {
+            for url in &server.urls {
+                let serving = async {
+                    while !is_serving(url).await {
+                        sleep(POLL_INTERVAL).await;
+                    }
+                };
+                let log = || server.process.borrow().as_ref().map(Process::log).unwrap_or_default();
+                let waited = timeout(PATIENCE, serving).await;
+                waited.with_context(|| format!("{url} is not SERVING:\n{}", log()))?;
+            }
         }
+        Ok(())
     }
 
     /// Restores Redis from the databases.
@@ -82,7 +97,7 @@ impl System {
                 return Ok(());
             }
             ensure!(Instant::now() < deadline, "microblog verify:\n{text}");
-            tokio::time::sleep(Duration::from_secs(1)).await;
+            sleep(Duration::from_secs(1)).await;
         }
     }
 

@@ -7,8 +7,8 @@ use std::{
 };
 
 // Below the ephemeral port range of Linux (32768 up), so that no outgoing connection takes the port
-// of a server while it restarts.
-const PORTS: std::ops::Range<u16> = 10_000..32_000;
+// of a server while it restarts. Above the ports that the launcher chooses.
+const PORTS: std::ops::Range<u16> = 16_000..32_000;
 
 /// Returns a free port of 127.0.0.1. It returns each port only once per process.
 pub fn free_port() -> u16 {

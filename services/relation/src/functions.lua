@@ -44,15 +44,18 @@ local function version_of_end(issued, list, member)
   return version_above(issued, 0, tonumber(redis.call('ZSCORE', list, member) or 0))
 end
 
--- Issues versions for new follows. After the clock was set back, they must exceed those of the
--- user's other follows: home timelines find new follows by the newest version.
-local function issue_follows(clock, issuer, count, following)
+-- Issues versions for new entries of a user's list, and for ends with them. After the clock was set
+-- back, they must exceed those that were issued ahead: the record may have an end of an edge that was
+-- not there, which left nothing here. They must also exceed those of the list's other entries: home
+-- timelines find new follows by the newest version.
+local function issue_for(list, clock, issuer, count)
   local prepared = prepare(clock, issuer, count)
   local issued = issue_prepared(prepared)
-  if prepared.has_ahead then
-    local newest = redis.call('ZRANGE', following, 0, 0, 'REV', 'WITHSCORES')
+  if prepared.newest_ahead then
+    local newest = redis.call('ZRANGE', list, 0, 0, 'REV', 'WITHSCORES')
+    local known = math.max(tonumber(newest[2] or 0), prepared.newest_ahead)
     for i = 1, count do
-      issued[i] = version_above(issued[i], 0, tonumber(newest[2] or 0) + i - 1)
+      issued[i] = version_above(issued[i], 0, known + i - 1)
     end
   end
   return issued

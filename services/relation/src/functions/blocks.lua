@@ -48,7 +48,7 @@ local function block(keys, args)
   end
   local follows = follows_peer(following, following_ids, target)
   local count = (version and 0 or 1) + (follows and 1 or 0)
-  local issued = count > 0 and issue(clock, issuer, count) or {}
+  local issued = count > 0 and issue_for(blocks, clock, issuer, count) or {}
   if not version then
     append_change('block', user, target, issued[1])
   end
@@ -82,7 +82,7 @@ local function unblock(keys, args)
     if version then
       return { PENDING, tonumber(version) }
     elseif not always then
-      append_change('unblock', user, target, end_stamp(clock, user))
+      append_change('unblock', user, target, issue(clock, issuer, 1)[1])
       return { NOTHING, 0 }
     end
   end

@@ -67,7 +67,7 @@ local function follow(keys, args)
 
   local issued = {}
   if #new > 0 then
-    issued = issue_follows(clock, issuer, #new, following)
+    issued = issue_for(following, clock, issuer, #new)
     local entries, changes, both, both_at = {}, {}, {}, {}
     for i, target in ipairs(new) do
       entries[2 * i - 1], entries[2 * i] = issued[i], target
@@ -116,7 +116,7 @@ local function unfollow(keys, args)
   local targets = rest(args, 4)
 
   local is_follower = call_with('SMISMEMBER', follower_ids, targets)
-  local outcomes, versions, ended, unlisted = {}, {}, {}, {}
+  local outcomes, versions, ended, unlisted, absent = {}, {}, {}, {}, 0
   for i, follows in ipairs(call_with('SMISMEMBER', following_ids, targets)) do
     outcomes[i], versions[i] = NOTHING, 0
     local is_listed = follows == 1 or redis.call('ZSCORE', following, targets[i])
@@ -130,10 +130,13 @@ local function unfollow(keys, args)
     if is_listed or (always and outcomes[i] == NOTHING) then
       outcomes[i] = DONE
       ended[#ended + 1] = targets[i]
+    elseif outcomes[i] == NOTHING then
+      absent = absent + 1
     end
   end
 
-  local issued = #ended > 0 and issue(clock, issuer, #ended) or {}
+  local count = #ended + absent
+  local issued = count > 0 and issue(clock, issuer, count) or {}
   local n = 0
   for i, target in ipairs(targets) do
     if outcomes[i] == DONE then
@@ -143,7 +146,8 @@ local function unfollow(keys, args)
       append_change('unfollow', follower, target, issued[n])
     elseif outcomes[i] == NOTHING then
       -- Ends a follow that was recorded and then lost.
-      append_change('unfollow', follower, target, end_stamp(clock, follower))
+      append_change('unfollow', follower, target, issued[count])
+      count = count - 1
     end
   end
   if #unlisted > 0 then
@@ -194,7 +198,7 @@ local function bump_versions(keys, args)
     end
   end
 
-  local issued = #as_seen > 0 and issue_follows(clock, issuer, #as_seen, following) or {}
+  local issued = #as_seen > 0 and issue_for(following, clock, issuer, #as_seen) or {}
   local targets = {}
   for i, at in ipairs(as_seen) do
     local target = args[at]

@@ -84,24 +84,26 @@ local function skip(ahead, first, count, limit)
   return first, limit
 end
 
--- Finds the ticks of the next `count` stamps. Writes nothing. Raises CLOCK_AHEAD.
--- Needs GET and TIME.
+-- Finds the ticks of the next `count` stamps. Writes nothing. Raises CLOCK_AHEAD. `newest_ahead` is the
+-- last stamp that was issued ahead, nil if the time is behind none of these. Needs GET and TIME.
 local function prepare(clock, issuer, count)
   local now = now_ms() * 4
   local partition, limit = issuer_of(issuer, now)
   local value = redis.call('GET', clock)
-  local last, has_ahead = tonumber(value or 0), false
+  local last, newest_ahead = tonumber(value or 0), nil
   local first = math.max(now, last + 1)
   if value and string.sub(value, 1, 1) == '0' then
     local ahead = numbers_of(redis.call('GET', clock .. ':ahead'))
-    has_ahead = #ahead > 0 and limit - AHEAD_MAX <= ahead[#ahead]
+    if #ahead > 0 and limit - AHEAD_MAX <= ahead[#ahead] then
+      newest_ahead = stamp_at(ahead[#ahead], partition)
+    end
     first, limit = skip(ahead, first, count, limit)
   end
   if first + count - 1 > limit then
     error({ err = 'CLOCK_AHEAD the clock of partition ' .. partition .. ' is ahead of the time' })
   end
   return { clock = clock, partition = partition, last = last, first = first, count = count,
-    has_ahead = has_ahead }
+    newest_ahead = newest_ahead }
 end
 
 -- Issues the stamps that were prepared, each greater than all before, as decimal digits. Needs GET,
@@ -114,7 +116,7 @@ local function issue_prepared(prepared)
     redis.call('SET', clock .. ':rests', text_of(rests, 2 * RESTS_MAX))
   end
   local now = integer(first + prepared.count - 1)
-  redis.call('SET', clock, prepared.has_ahead and '0' .. now or now)
+  redis.call('SET', clock, prepared.newest_ahead and '0' .. now or now)
   local stamps = {}
   for i = 1, prepared.count do
     stamps[i] = integer(stamp_at(first + i - 1, prepared.partition))

@@ -3,5 +3,6 @@
 //! any view.
 
 pub(crate) mod accounts;
+pub(crate) mod counts;
 pub(crate) mod mentions;
 pub(crate) mod posts;

@@ -14,6 +14,9 @@ use crate::{context::ViewContext, state::Gateway};
 /// The largest message that gRPC clients accept by default.
 pub(crate) const RESPONSE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
+/// What the posts of a response may take. The rest is for tokens and ids.
+pub(crate) const PAGE_BYTES_MAX: usize = RESPONSE_BYTES_MAX - 32 * 1024;
+
 /// The largest account profile, with every field at its limit.
 pub(crate) const PROFILE_BYTES_MAX: usize = 5 * 1024;
 
@@ -290,6 +293,16 @@ impl<Shown: Message> Filling<Shown> {
     }
 }
 
+/// Returns how many of the first entries take up to `bytes_max`.
+pub(crate) fn fitting(entries: &[impl Message], bytes_max: usize) -> usize {
+    let mut bytes = 0;
+    let fits = |entry: &&_| {
+        bytes += bytes_of(*entry);
+        bytes <= bytes_max
+    };
+    entries.iter().take_while(fits).count()
+}
+
 fn bytes_of(entry: &impl Message) -> usize {
     entry.encoded_len() + FRAME_BYTES_MAX
 }
@@ -300,7 +313,6 @@ mod tests {
 
     use super::*;
 
-    const PAGE_BYTES_MAX: usize = RESPONSE_BYTES_MAX - 32 * 1024;
     const ENTRY_BYTES_MAX: usize = 162 * 1024;
     const BATCH_MAX: usize = 50;
     const TIMELINE: Budget = Budget {

@@ -11,7 +11,7 @@ use crate::{
     actions::{accounts, posts, relations},
     context::Token,
     state::Gateway,
-    views::{account_list, post, timeline, user, watch_home},
+    views::{account_list, post, posts as viewed_posts, timeline, user, users, watch_home},
 };
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -110,6 +110,9 @@ methods! {
     public user {
         view_user(ViewUserRequest) -> ViewUserResponse;
     }
+    public users {
+        view_users(ViewUsersRequest) -> ViewUsersResponse;
+    }
     signed_in relations {
         follow(FollowRequest) -> FollowResponse;
         unfollow(UnfollowRequest) -> UnfollowResponse;
@@ -144,6 +147,9 @@ methods! {
         view_likers(ViewLikersRequest) -> ViewLikersResponse;
         view_comments(ViewCommentsRequest) -> ViewCommentsResponse;
         view_reposts(ViewRepostsRequest) -> ViewRepostsResponse;
+    }
+    public viewed_posts {
+        view_posts(ViewPostsRequest) -> ViewPostsResponse;
     }
     signed_in timeline {
         view_home(ViewHomeRequest) -> ViewHomeResponse;

@@ -3,6 +3,8 @@
 
 pub(crate) mod account_list;
 pub(crate) mod post;
+pub(crate) mod posts;
 pub(crate) mod timeline;
 pub(crate) mod user;
+pub(crate) mod users;
 pub(crate) mod watch_home;

@@ -6,7 +6,7 @@ use microblog_proto::{
     common::ErrorReason,
     gateway::{Author, ListedUser},
     post::Entity,
-    relation::{self, EdgeList, Relation, RelationState},
+    relation::{self, BatchGetRelationsResponse, EdgeList, Relation, RelationState},
     user::{self, User},
 };
 use prost_types::Timestamp;
@@ -26,13 +26,17 @@ pub(crate) enum RelationDetail {
     Blocks,
     /// Follows, blocks and mutes.
     BlocksAndMutes,
+    /// Follows, since when the viewer follows, blocks and mutes.
+    BlocksMutesAndTimes,
 }
 
 impl RelationDetail {
     fn lists(self) -> &'static [EdgeList] {
         match self {
             Self::Blocks => &[EdgeList::Blocks],
-            Self::BlocksAndMutes => &[EdgeList::Blocks, EdgeList::Mutes],
+            Self::BlocksAndMutes | Self::BlocksMutesAndTimes => {
+                &[EdgeList::Blocks, EdgeList::Mutes]
+            }
         }
     }
 }
@@ -43,6 +47,8 @@ impl RelationDetail {
 pub(crate) struct HydratedAccounts {
     users: IdMap<u64, User>,
     relations: IdMap<u64, Relation>,
+    /// Since when the viewer follows accounts, if requested.
+    following_since: IdMap<u64, Timestamp>,
     mentioned: Mentioned,
 }
 
@@ -84,10 +90,17 @@ async fn hydrate(
         profiles(gateway, context, ids.clone(), names),
         relations(gateway, context.viewer, context.without_relations(&ids), detail)
     );
-    let (user::BatchGetUsersResponse { users, named, .. }, mut relations) = (users?, relations?);
+    let user::BatchGetUsersResponse { users, named, .. } = users?;
+    let BatchGetRelationsResponse { mut relations, following_since, .. } = relations?;
     relations.extend_from_slice(context.known);
-    let mentioned = Mentioned::new(named);
-    let accounts = HydratedAccounts { mentioned, ..HydratedAccounts::new(users, relations) };
+    let accounts = HydratedAccounts {
+        mentioned: Mentioned::new(named),
+        following_since: following_since
+            .into_iter()
+            .filter_map(|one| Some((one.user_id, one.since?)))
+            .collect(),
+        ..HydratedAccounts::new(users, relations)
+    };
     context.viewer.map_or(Ok(()), |_| accounts.require_relations(&ids))?;
     context.subject.map_or(Ok(()), |subject| accounts.check(subject, reject_blocked))?;
     Ok(accounts)
@@ -100,18 +113,18 @@ async fn relations(
     viewer: Option<UserId>,
     target_ids: Vec<u64>,
     detail: RelationDetail,
-) -> Result<Vec<Relation>, Status> {
+) -> Result<BatchGetRelationsResponse, Status> {
     let Some(viewer) = viewer.filter(|_| !target_ids.is_empty()) else {
-        return Ok(Vec::new());
+        return Ok(BatchGetRelationsResponse::default());
     };
     let request = relation::BatchGetRelationsRequest {
         viewer_id: viewer.get(),
         target_ids,
         include: detail.lists().iter().map(|&list| list.into()).collect(),
         include_newest_following_version: false,
+        include_following_since: detail == RelationDetail::BlocksMutesAndTimes,
     };
-    let response = gateway.peers.relation().batch_get_relations(request).await;
-    Ok(errors::reply(response, &[])?.relations)
+    errors::reply(gateway.peers.relation().batch_get_relations(request).await, &[])
 }
 
 /// Returns the profiles of the accounts that exist, and the accounts of names, and verifies the
@@ -140,7 +153,7 @@ impl HydratedAccounts {
         Self {
             users: users.into_iter().map(|user| (user.id, user)).collect(),
             relations: relations.into_iter().map(|relation| (relation.user_id, relation)).collect(),
-            mentioned: Mentioned::default(),
+            ..Self::default()
         }
     }
 
@@ -153,6 +166,22 @@ impl HydratedAccounts {
     /// is deleted.
     pub(crate) fn take_user(&mut self, id: u64) -> Option<User> {
         self.users.remove(&id)
+    }
+
+    /// Removes an account that is shown once only, and returns it as lists show it; `None` if it is
+    /// deleted.
+    fn take_listed(&mut self, id: u64, since: Option<Timestamp>) -> Option<ListedUser> {
+        let user = self.take_user(id)?;
+        let relation = self.relations.get(&id).copied().unwrap_or_default();
+        Some(ListedUser {
+            user: Some(user),
+            relation: self.relation(id).into(),
+            since,
+            blocking: relation.blocking,
+            blocked_by: relation.blocked_by,
+            muting: relation.muting,
+            ..ListedUser::default()
+        })
     }
 
     /// Returns the author of a text as it is shown; `None` if the account is deleted.
@@ -193,6 +222,11 @@ impl HydratedAccounts {
     /// Returns whether there is a block between the viewer and an account, in either direction.
     fn is_blocked(&self, id: u64) -> bool {
         self.relations.get(&id).is_some_and(|relation| relation.blocking || relation.blocked_by)
+    }
+
+    /// Returns whether an account blocks the viewer.
+    pub(crate) fn blocks_viewer(&self, id: u64) -> bool {
+        self.relations.get(&id).is_some_and(|relation| relation.blocked_by)
     }
 
     /// Returns whether an account's texts are hidden from the viewer: the viewer mutes or blocks
@@ -258,20 +292,27 @@ pub(crate) async fn listed_accounts(
     if blocked == BlockedAccounts::Omitted {
         entries.retain(|entry| !accounts.is_blocked(entry.user_id));
     }
-    Ok(entries.into_iter().map(|entry| listed_account(entry, &mut accounts)).collect())
+    let listed = |AccountEntry { user_id, since }| accounts.take_listed(user_id, since);
+    Ok(entries.into_iter().map(listed).collect())
 }
 
-fn listed_account(entry: AccountEntry, accounts: &mut HydratedAccounts) -> Option<ListedUser> {
-    let user = accounts.take_user(entry.user_id)?;
-    let relation = accounts.relations.get(&entry.user_id).copied().unwrap_or_default();
-    Some(ListedUser {
-        user: Some(user),
-        relation: accounts.relation(entry.user_id).into(),
-        since: entry.since,
-        blocking: relation.blocking,
-        blocked_by: relation.blocked_by,
-        muting: relation.muting,
-    })
+/// Returns distinct accounts that the caller names as they are shown, in the given order, without
+/// accounts that are deleted or blocked, and since when the viewer follows them. The context must have no
+/// known relations, which lack these times. The calls of [`hydrate_accounts`].
+pub(crate) async fn named_accounts(
+    gateway: &Gateway,
+    context: ViewContext<'_>,
+    mut ids: Vec<u64>,
+) -> Result<Vec<ListedUser>, Status> {
+    debug_assert!(context.known.is_empty());
+    let detail = RelationDetail::BlocksMutesAndTimes;
+    let mut accounts = hydrate_accounts(gateway, context, ids.clone(), detail).await?;
+    ids.retain(|&id| !accounts.is_blocked(id));
+    let listed = |id| {
+        let since = accounts.following_since.get(&id).copied();
+        accounts.take_listed(id, since)
+    };
+    Ok(ids.into_iter().filter_map(listed).collect())
 }
 
 #[cfg(test)]
@@ -342,14 +383,11 @@ mod tests {
     #[test]
     fn a_listed_account_has_its_own_profile_and_relation() {
         let mut accounts = accounts();
-        let mut listed = |user_id| {
-            let since = Some(Timestamp { seconds: user_id as i64, nanos: 0 });
-            listed_account(AccountEntry { user_id, since }, &mut accounts)
-        };
-        let first = listed(1).unwrap();
+        let since = Some(Timestamp { seconds: 7, nanos: 0 });
+        let first = accounts.take_listed(1, since).unwrap();
         assert_eq!(first.user.as_ref().unwrap().name, "n1");
-        assert_eq!((first.relation(), first.since.unwrap().seconds), (RelationState::Mutual, 1));
-        assert_eq!(listed(5).unwrap().relation(), RelationState::None);
-        assert!(listed(6).is_none(), "the account is deleted");
+        assert_eq!((first.relation(), first.since), (RelationState::Mutual, since));
+        assert_eq!(accounts.take_listed(5, None).unwrap().relation(), RelationState::None);
+        assert!(accounts.take_listed(6, None).is_none(), "the account is deleted");
     }
 }

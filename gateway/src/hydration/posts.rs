@@ -23,7 +23,7 @@ use super::{
 use crate::{
     context::ViewContext,
     errors,
-    paging::{PROFILE_BYTES_MAX, RESPONSE_BYTES_MAX},
+    paging::{PAGE_BYTES_MAX, PROFILE_BYTES_MAX},
     state::Gateway,
 };
 
@@ -36,7 +36,7 @@ pub(crate) const ENTRY_BYTES_MAX: usize = 2 * (POST_BYTES_MAX + PROFILE_BYTES_MA
 
 /// How many of the largest posts, with their roots, fit into one message.
 pub(crate) const ENTRIES_PER_MESSAGE: usize = 25;
-const _: () = assert!(ENTRIES_PER_MESSAGE * ENTRY_BYTES_MAX < RESPONSE_BYTES_MAX - 32 * 1024);
+const _: () = assert!(ENTRIES_PER_MESSAGE * ENTRY_BYTES_MAX < PAGE_BYTES_MAX);
 
 /// How many suppressed reposts of an entry the first round reads, and by which factor each further
 /// round reads more. In nearly all cases one of the first is visible.
@@ -87,10 +87,21 @@ pub(crate) async fn hydrate_posts(
 pub(crate) async fn viewed_posts(
     gateway: &Gateway,
     context: ViewContext<'_>,
+    posts: Vec<Post>,
+) -> Result<Vec<ViewedPost>, Status> {
+    viewed_posts_unless(gateway, context, posts, HydratedAccounts::is_hidden).await
+}
+
+/// Returns posts as [`viewed_posts`] does, but `is_hidden` decides whose posts are hidden. Roots are
+/// always hidden by [`HydratedAccounts::is_hidden`].
+pub(crate) async fn viewed_posts_unless(
+    gateway: &Gateway,
+    context: ViewContext<'_>,
     mut posts: Vec<Post>,
+    is_hidden: fn(&HydratedAccounts, u64) -> bool,
 ) -> Result<Vec<ViewedPost>, Status> {
     let hydrated = hydrate_posts(gateway, context, &posts).await?;
-    let is_visible = |author| context.requests(author) || !hydrated.authors.is_hidden(author);
+    let is_visible = |author| context.requests(author) || !is_hidden(&hydrated.authors, author);
     posts.retain(|post| is_visible(post.author_id));
     // Most posts are shown, and they are large: a growing vector would move each several times.
     let mut viewed = Vec::with_capacity(posts.len());
@@ -180,7 +191,7 @@ async fn get_posts(
 ) -> Result<Vec<Post>, Status> {
     let batch = |ids: &[u64]| {
         let (post_ids, viewer_id) = (ids.to_vec(), viewer_id(viewer));
-        let request = post::BatchGetPostsRequest { post_ids, viewer_id };
+        let request = post::BatchGetPostsRequest { post_ids, viewer_id, allow_partial: false };
         gateway.peers.post().batch_get_posts(request)
     };
     let batches: Vec<_> = ids.chunks(ENTRIES_PER_MESSAGE).map(batch).collect();

@@ -22,14 +22,14 @@ use crate::{
     },
     errors,
     hydration::posts::{ENTRY_BYTES_MAX, hydrate_entries, viewed_posts_in_place, viewer_id},
-    paging::{Budget, Cursor, Filling, Listing, PageRequest, RESPONSE_BYTES_MAX, Skeleton, fill},
+    paging::{Budget, Cursor, Filling, Listing, PAGE_BYTES_MAX, PageRequest, Skeleton, fill},
     state::Gateway,
 };
 
-/// The limits of a page. Its posts leave 32 KiB of the response to its tokens.
+/// The limits of a page.
 const BUDGET: Budget = Budget {
     batch_max: 50,
-    page_bytes_max: RESPONSE_BYTES_MAX - 32 * 1024,
+    page_bytes_max: PAGE_BYTES_MAX,
     entry_bytes_max: ENTRY_BYTES_MAX,
     overfetches: true,
 };

@@ -1,9 +1,8 @@
 //! ViewUser and Me: an account as other viewers see it, and the viewer's own account.
 
-use microblog_chassis::status;
 use microblog_domain::UserId;
 use microblog_proto::{
-    gateway, post,
+    gateway,
     relation::{self, EdgeList, Relation, RelationState},
     user,
 };
@@ -15,7 +14,10 @@ use crate::{
         verify_beside,
     },
     errors,
-    hydration::accounts::{RelationDetail, hydrate_accounts, profiles},
+    hydration::{
+        accounts::{RelationDetail, hydrate_accounts, profiles},
+        counts::hydrate_counts,
+    },
     state::Gateway,
 };
 
@@ -95,25 +97,13 @@ pub(crate) async fn me(
     .await
 }
 
-/// Returns the lengths of an account's lists and the number of its posts. The number is `None`
-/// while the post service is unavailable: the profile is shown without it. Two calls at once.
+/// Returns the lengths of an account's lists, and the number of its posts if it is known. The calls of
+/// [`hydrate_counts`].
 async fn counts(
     gateway: &Gateway,
     user: UserId,
 ) -> Result<(relation::Counts, Option<u64>), Status> {
-    let user_ids = vec![user.get()];
-    let (relation, post) = (gateway.peers.relation(), gateway.peers.post());
-    let (counts, posts) = tokio::join!(
-        relation.batch_get_counts(relation::BatchGetCountsRequest { user_ids: user_ids.clone() }),
-        post.batch_get_post_counts(post::BatchGetPostCountsRequest { user_ids }),
-    );
-    let counts = errors::reply(counts, &[])?;
-    let posts = match posts {
-        Ok(posts) => Some(errors::required(posts.get_ref().counts.first().copied())?.posts),
-        Err(status) if status::is_service_unavailable(&status) => None,
-        Err(status) => return Err(errors::map(status, &[])),
-    };
-    Ok((errors::required(counts.counts.first().copied())?, posts))
+    hydrate_counts(gateway, vec![user.get()]).await?.of(user.get())
 }
 
 /// The viewer's relations to an account, and the accounts between them.

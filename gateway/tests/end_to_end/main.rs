@@ -19,6 +19,7 @@ mod limits_by_address;
 mod long_texts;
 mod memory_limit;
 mod mentions;
+mod named_lists;
 mod older_posts;
 mod older_posts_errors;
 mod outages;

@@ -70,6 +70,8 @@ async fn accounts_and_follows_work_without_the_post_service() {
     check!(repost, request);
     check!(delete_post, gateway::DeletePostRequest { post_id });
     check!(view_post, gateway::ViewPostRequest { post_id });
+    let post_ids = vec![post_id];
+    check!(view_posts, gateway::ViewPostsRequest { post_ids, ..Default::default() });
     check!(like, gateway::LikeRequest { post_id });
     check!(unlike, gateway::UnlikeRequest { post_id });
     check!(view_likers, gateway::ViewLikersRequest { post_id, ..Default::default() });
@@ -85,6 +87,12 @@ async fn accounts_and_follows_work_without_the_post_service() {
     let request = gateway::ViewUserRequest { user: by_id(ann.id) };
     let view = gateway.view_user(bob.request(request)).await.unwrap().into_inner();
     assert_eq!((view.counts.unwrap().followers, view.posts), (1, None));
+    let request = gateway::ViewUsersRequest {
+        users: by_id(ann.id).into_iter().collect(),
+        include_counts: true,
+    };
+    let views = gateway.view_users(bob.request(request)).await.unwrap().into_inner().users;
+    assert_eq!((views[0].counts.unwrap().followers, views[0].posts), (1, None));
     // With the service, everything works again.
     assert_eq!(system.like(&bob, post_id).await, 1);
 }

@@ -63,6 +63,9 @@ impl Calls<'_> {
             check!(view_comments, ViewCommentsRequest);
             check!(view_reposts, ViewRepostsRequest);
         }
+        let request = gateway::ViewPostsRequest { post_ids: vec![post_id], unasked: false };
+        let answer = self.gateway.clone().view_posts(request_as(self.viewer, request)).await;
+        outcomes.push(("view_posts", outcome(answer)));
         outcomes
     }
 

@@ -60,12 +60,24 @@ async fn a_read_of_an_ended_session_shows_nothing_and_reports_no_other_error() {
     let calls = ["post.GetPost", relations, authenticate, users];
     check!(view_post, gateway::ViewPostRequest { post_id }, None, calls);
 
+    let named = |user| gateway::ViewUsersRequest { users: vec![user], include_counts: true };
+    let by_id_with_counts = || named(by_id(bob.id).unwrap());
+    let counts = ["post.BatchGetPostCounts", "relation.BatchGetCounts"];
+    let calls = [&counts[..], &[relations, authenticate, users]].concat();
+    check!(view_users, by_id_with_counts(), None, calls);
+    let calls = [&counts[..], &[relations, authenticate, users, users]].concat();
+    check!(view_users, named(by_name("bob").unwrap()), None, calls);
+    let named = |post_ids| gateway::ViewPostsRequest { post_ids, unasked: true };
+    let calls = [posts, relations, authenticate, users];
+    check!(view_posts, named(vec![post_id]), None, calls);
+
     // Without accounts.
+    check!(view_posts, named(vec![1 << 40]), None, [posts, authenticate]);
+    check!(view_users, gateway::ViewUsersRequest::default(), None, [authenticate]);
     let calls = ["relation.ListEdges", authenticate];
     check!(view_mutes, gateway::ViewMutesRequest::default(), None, calls);
     let calls = ["timeline.CountNew", authenticate];
     check!(count_new, gateway::CountNewRequest::default(), None, calls);
-    let counts = ["post.BatchGetPostCounts", "relation.BatchGetCounts"];
     let calls = [&counts[..], &[authenticate, "user.GetAccount"]].concat();
     check!(me, gateway::MeRequest {}, None, calls);
     let by_name = || gateway::ViewUserRequest { user: by_name("bob") };

@@ -79,6 +79,26 @@ async fn views_take_few_calls_in_few_stages() {
         assert!(!system.likers(viewer, post_id, 0, "").await.users.is_empty());
     })
     .await;
+    for (user, include_counts, cost) in [
+        (by_id(bob.id), false, (2, 1)),
+        (by_name("bob"), false, (3, 2)),
+        (by_id(bob.id), true, (4, 1)),
+        (by_name("bob"), true, (5, 2)),
+    ] {
+        assert_cost(&system, "named accounts", cost, async || {
+            let users = vec![user.clone().unwrap()];
+            let request = gateway::ViewUsersRequest { users, include_counts };
+            let response = system.gateway().view_users(request_as(viewer, request)).await;
+            assert_eq!(response.unwrap().into_inner().users.len(), 1);
+        })
+        .await;
+    }
+    assert_cost(&system, "named posts", (3, 2), async || {
+        let request = gateway::ViewPostsRequest { post_ids: vec![post_id; 200], unasked: true };
+        let response = system.gateway().view_posts(request_as(viewer, request)).await;
+        assert!(response.unwrap().into_inner().posts[0].root.is_some());
+    })
+    .await;
     assert_cost(&system, "an empty page", (2, 2), async || {
         let request = gateway::ViewMutesRequest::default();
         system.gateway().view_mutes(ann.request(request)).await.unwrap();

@@ -73,6 +73,9 @@ async fn graph(servers: &Servers, ann: &Member, bob: &Member) {
     let remove = gateway::RemoveFollowerRequest { user: user.clone() };
     gateway.remove_follower(ann.request(remove)).await.unwrap();
     gateway.follow(bob.request(gateway::FollowRequest { user: by_id(ann.id) })).await.unwrap();
+    let users = user.clone().into_iter().collect();
+    let named = gateway::ViewUsersRequest { users, include_counts: true };
+    assert_eq!(gateway.view_users(ann.request(named)).await.unwrap().into_inner().users.len(), 1);
     let viewed = gateway.view_user(ann.request(gateway::ViewUserRequest { user })).await.unwrap();
     assert_eq!(
         viewed.into_inner().relation.unwrap().state(),
@@ -135,6 +138,10 @@ async fn posts(servers: &Servers, ann: &Member, bob: &Member) -> u64 {
         tonic::Request::new(gateway::ViewPostRequest { post_id }),
     ] {
         gateway.view_post(request).await.unwrap();
+    }
+    let named = gateway::ViewPostsRequest { post_ids: vec![post_id], unasked: true };
+    for request in [ann.request(named.clone()), tonic::Request::new(named)] {
+        assert_eq!(gateway.view_posts(request).await.unwrap().into_inner().posts.len(), 1);
     }
     post_id
 }

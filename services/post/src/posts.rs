@@ -248,6 +248,20 @@ impl Posts {
         self.with_roots(posts, viewer).await
     }
 
+    /// Returns posts as [`Self::batch`] does. If the archive is unavailable, also the ids of those that may
+    /// be in it, instead of an error.
+    pub async fn batch_best_effort(
+        &self,
+        ids: &[PostId],
+        viewer: Option<UserId>,
+    ) -> Result<(Vec<WithRoot>, Vec<PostId>), Error> {
+        let ids = deduplicated(ids);
+        let (mut found, unknown) = self.tiered.posts_best_effort(&ids, viewer).await?;
+        let posts = ids.iter().filter_map(|id| found.remove(id)).collect();
+        let unavailable = ids.iter().copied().filter(|id| unknown.contains(id)).collect();
+        Ok((self.with_roots(posts, viewer).await?, unavailable))
+    }
+
     /// Returns the posts that an account likes among some, deduplicated, in the given order.
     pub async fn liked(&self, user: UserId, ids: &[PostId]) -> Result<Vec<PostId>, Error> {
         let ids = deduplicated(ids);

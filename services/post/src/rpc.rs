@@ -112,11 +112,21 @@ impl PostService for Rpc {
         &self,
         request: Request<pb::BatchGetPostsRequest>,
     ) -> RpcResult<pb::BatchGetPostsResponse> {
-        let pb::BatchGetPostsRequest { post_ids, viewer_id } = request.into_inner();
+        let pb::BatchGetPostsRequest { post_ids, viewer_id, allow_partial } = request.into_inner();
         let (ids, viewer) = wire::all((wire::batch(&post_ids), wire::viewer(viewer_id)))?;
-        let posts = self.posts.batch(&ids, viewer).await?;
-        let posts = posts.into_iter().map(wire::with_root).collect();
-        Ok(Response::new(pb::BatchGetPostsResponse { posts }))
+        if !allow_partial {
+            let posts = self.posts.batch(&ids, viewer).await?;
+            let posts = posts.into_iter().map(wire::with_root).collect();
+            return Ok(Response::new(pb::BatchGetPostsResponse { posts, ..Default::default() }));
+        }
+        let (posts, unavailable) = self.posts.batch_best_effort(&ids, viewer).await?;
+        let mut posts: Vec<_> = posts.into_iter().map(wire::with_root).collect();
+        let remaining = posts.split_off(wire::fitting(&posts));
+        Ok(Response::new(pb::BatchGetPostsResponse {
+            posts,
+            remaining_ids: remaining.into_iter().map(|post| post.id).collect(),
+            unavailable_ids: unavailable.into_iter().map(PostId::get).collect(),
+        }))
     }
 
     async fn delete_post(

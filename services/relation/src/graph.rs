@@ -99,6 +99,11 @@ impl State {
             (true, true) => Self::Mutual,
         }
     }
+
+    /// Returns whether the viewer follows the target.
+    pub const fn is_following(self) -> bool {
+        matches!(self, Self::Following | Self::Mutual)
+    }
 }
 
 /// The relation between a viewer and a target.
@@ -110,6 +115,8 @@ pub struct Relation {
     pub state: State,
     /// The requested lists of the viewer that contain the target.
     pub lists: ListSet,
+    /// The version of the viewer's follow; 0 if there is none, or if it was not requested.
+    pub following_version: u64,
 }
 
 /// Optional parts of relations.
@@ -119,6 +126,8 @@ pub struct Include {
     pub lists: ListSet,
     /// The version of the viewer's newest follow.
     pub newest_following: bool,
+    /// The versions of the viewer's follows of the targets.
+    pub following_versions: bool,
 }
 
 /// The lengths of a user's lists.

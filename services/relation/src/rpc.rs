@@ -142,7 +142,7 @@ impl RelationService for Rpc {
         let request = request.into_inner();
         let ids = (("viewer_id", request.viewer_id), ("target_id", request.target_id));
         let Edge { from, to } = wire::edge(ids.0, ids.1)?;
-        let include = Include { lists: ListSet::private(), newest_following: false };
+        let include = Include { lists: ListSet::private(), ..Include::default() };
         let (relations, _) =
             self.store.relations(from, &[to], include).await.map_err(Error::from)?;
         let relation = relations.first().copied().map(wire::relation);
@@ -159,8 +159,11 @@ impl RelationService for Rpc {
         let include = wire::include(&request)?;
         let (relations, newest_following_version) =
             self.store.relations(viewer, &targets, include).await.map_err(Error::from)?;
-        let relations = relations.into_iter().map(wire::relation).collect();
-        Ok(Response::new(pb::BatchGetRelationsResponse { relations, newest_following_version }))
+        Ok(Response::new(pb::BatchGetRelationsResponse {
+            following_since: relations.iter().filter_map(wire::following_since).collect(),
+            relations: relations.into_iter().map(wire::relation).collect(),
+            newest_following_version,
+        }))
     }
 
     async fn list_edges(
@@ -172,7 +175,7 @@ impl RelationService for Rpc {
         let page = listing.page(&self.store, scope, &request.page_token, count).await?;
         let relations = match wire::listing_viewer(&request, &page)? {
             Some((viewer, targets)) => {
-                let include = Include { lists: ListSet::private(), newest_following: false };
+                let include = Include { lists: ListSet::private(), ..Include::default() };
                 self.store.relations(viewer, &targets, include).await.map_err(Error::from)?.0
             }
             None => Vec::new(),

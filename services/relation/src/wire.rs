@@ -1,5 +1,7 @@
 //! Conversion between wire types and domain types, with validation of requests.
 
+use std::time::SystemTime;
+
 use microblog_domain::{BATCH_MAX, Fields as _, Invalid, PageSize, Scope, Stamp, UserId};
 use microblog_keyspace::{Entry, Order, Page};
 use microblog_proto::relation::{self as pb, EdgeList};
@@ -203,7 +205,11 @@ pub(crate) fn include(request: &pb::BatchGetRelationsRequest) -> Result<Include,
             _ => return Err(Invalid::new("include", "must be BLOCKS or MUTES").into()),
         };
     }
-    Ok(Include { lists, newest_following: request.include_newest_following_version })
+    Ok(Include {
+        lists,
+        newest_following: request.include_newest_following_version,
+        following_versions: request.include_following_since,
+    })
 }
 
 /// Decodes the follows of an import.
@@ -240,8 +246,17 @@ pub(crate) fn stream(
 
 /// Encodes a list entry.
 pub(crate) fn entry(user_id: u64, version: u64) -> pb::Edge {
-    let since = Stamp::new(version).map(|stamp| stamp.time().into());
-    pb::Edge { user_id, since, version }
+    pb::Edge { user_id, since: since(version), version }
+}
+
+fn since<T: From<SystemTime>>(version: u64) -> Option<T> {
+    Stamp::new(version).map(|stamp| stamp.time().into())
+}
+
+/// Encodes since when the viewer follows a target; `None` if that is not known.
+pub(crate) fn following_since(relation: &Relation) -> Option<pb::FollowingSince> {
+    let since = since(relation.following_version)?;
+    Some(pb::FollowingSince { user_id: relation.target.get(), since: Some(since) })
 }
 
 /// Encodes the entries of a page.

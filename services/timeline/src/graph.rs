@@ -62,6 +62,7 @@ impl Graph {
                 target_ids: authors.iter().map(|author| author.get()).collect(),
                 include: vec![EdgeList::Blocks.into(), EdgeList::Mutes.into()],
                 include_newest_following_version: true,
+                ..Default::default()
             };
             call(self.relation.batch_get_relations(request))
         });

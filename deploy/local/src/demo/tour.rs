@@ -200,6 +200,17 @@ async fn reposts([ada, bob, cleo]: [&Person; 3], post: &Post) -> anyhow::Result<
     ada.expect(&what, message, Client::view_reposts, described, &expected).await?;
     let root = format!("{ada} (following): `{}`, likes 1, comments 2, reposts 2", post.text);
     view(cleo, &first, &format!("{bob} (following) reposted with `{WALK}`: {root}")).await?;
+
+    println!("\nA caller's own lists, such as search results, as the viewer may see them");
+    let users = [ada, bob, cleo].map(Person::user).into_iter().flatten().collect();
+    let message = gateway::ViewUsersRequest { users, ..Default::default() };
+    let described = |a: &gateway::ViewUsersResponse| format::users(&a.users);
+    let expected = format!("{ada} (following)\n{bob} (following)\n{cleo} (self)");
+    cleo.expect("views three accounts", message, Client::view_users, described, &expected).await?;
+    let message = gateway::ViewPostsRequest { post_ids: vec![first.id, post.id], unasked: true };
+    let described = |a: &gateway::ViewPostsResponse| format::posts(&a.posts);
+    let expected = format!("{bob} (following) reposted with `{WALK}`: {root}\n{root}");
+    cleo.expect("views two posts", message, Client::view_posts, described, &expected).await?;
     Ok(first)
 }
 

@@ -1,7 +1,7 @@
 //! Relations of a viewer to accounts, looked up in the viewer's own lists and id sets: in one
 //! partition.
 
-use microblog_domain::UserId;
+use microblog_domain::{IdMap, UserId};
 use microblog_keyspace::{
     Batch, Error, decode,
     redis::{Cmd, Value, cmd},
@@ -33,8 +33,9 @@ impl Store {
     /// viewer's newest follow if requested (0 if there is none).
     ///
     /// One round trip to the viewer's partition: two commands for states, one for each list, one for
-    /// the newest follow. One more round trip with eight targets or more and a list of more than 500
-    /// entries: one command for each such list.
+    /// the newest follow, one for versions. One more round trip with eight targets or more and a list of
+    /// more than 500 entries: one command for each such list. One more for the versions of a viewer who
+    /// follows that many.
     pub async fn relations(
         &self,
         viewer: UserId,
@@ -55,6 +56,10 @@ impl Store {
         if include.newest_following {
             batch.query(partition, newest(viewer));
         }
+        let has_versions = include.following_versions && !targets.is_empty();
+        if has_versions {
+            batch.query(partition, look_up_versions(viewer, targets));
+        }
 
         let mut answers = self.keyspace.send(batch).await?.into_iter();
         let mut next = || answers.next().ok_or(Error::Malformed("missing response".into()));
@@ -68,6 +73,11 @@ impl Store {
         }
         let newest: Vec<(u64, f64)> =
             if include.newest_following { decode(next()?)? } else { Vec::new() };
+        let versions = if has_versions {
+            self.following_versions(viewer, targets, next()?).await?
+        } else {
+            Vec::new()
+        };
         self.look_up_long_lists(viewer, targets, &mut listed).await?;
 
         let at = |flags: &[bool], i: usize| flags.get(i).copied().unwrap_or(false);
@@ -75,17 +85,45 @@ impl Store {
             let contains = |one: &&Membership| one.flags.as_ref().is_some_and(|flags| at(flags, i));
             listed.iter().filter(contains).map(|one| one.list).collect()
         };
-        let relation = |(i, &target)| Relation {
-            target,
-            state: if target == viewer {
+        let relation = |(i, &target)| {
+            let state = if target == viewer {
                 State::Own
             } else {
                 State::of(at(&follows, i), at(&is_follower, i))
-            },
-            lists: lists(i),
+            };
+            let version = versions.get(i).copied().filter(|_| state.is_following());
+            let following_version = version.unwrap_or_default();
+            Relation { target, state, lists: lists(i), following_version }
         };
         let relations = targets.iter().enumerate().map(relation).collect();
         Ok((relations, newest.first().map_or(0, |&(_, score)| score as u64)))
+    }
+
+    // Returns the versions of the viewer's follows of targets, from the response to `look_up_versions`; 0
+    // for none. One more round trip if the list is too long to read.
+    async fn following_versions(
+        &self,
+        viewer: UserId,
+        targets: &[UserId],
+        answer: Value,
+    ) -> Result<Vec<u64>, Error> {
+        let scores_of = |answer| -> Result<Vec<u64>, Error> {
+            let scores: Vec<Option<f64>> = decode(answer)?;
+            Ok(scores.into_iter().map(|score| score.unwrap_or_default() as u64).collect())
+        };
+        if targets.len() < BULK_MIN {
+            return scores_of(answer);
+        }
+        let entries: Vec<(u64, f64)> = decode(answer)?;
+        if entries.len() <= LISTPACK_MAX {
+            let versions: IdMap<u64, f64> = entries.into_iter().collect();
+            let version = |target: &UserId| versions.get(&target.get()).map_or(0, |&it| it as u64);
+            return Ok(targets.iter().map(version).collect());
+        }
+        let mut batch = Batch::with_capacity(1);
+        batch.query(viewer.partition(), scores(List::Following, viewer, targets));
+        let answer = self.keyspace.send(batch).await?.pop();
+        scores_of(answer.ok_or(Error::Malformed("missing response".into()))?)
     }
 
     // Looks up targets in the lists that are too long to read.
@@ -123,6 +161,15 @@ fn look_up(list: List, viewer: UserId, targets: &[UserId]) -> Cmd {
         return scores(list, viewer, targets);
     }
     cmd("ZRANGE").arg(keys::list(list, viewer)).arg(0).arg(LISTPACK_MAX).take()
+}
+
+fn look_up_versions(viewer: UserId, targets: &[UserId]) -> Cmd {
+    let list = List::Following;
+    if targets.len() < BULK_MIN {
+        return scores(list, viewer, targets);
+    }
+    let list = keys::list(list, viewer);
+    cmd("ZRANGE").arg(list).arg(0).arg(LISTPACK_MAX).arg("WITHSCORES").take()
 }
 
 fn scores(list: List, viewer: UserId, targets: &[UserId]) -> Cmd {

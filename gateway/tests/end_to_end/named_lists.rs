@@ -1,0 +1,362 @@
+//! ViewUsers and ViewPosts: lists of the caller's choice, as each viewer sees them.
+
+use std::collections::HashSet;
+
+use microblog_chassis::status;
+use microblog_proto::{
+    common::ErrorReason,
+    gateway::{self, ListedUser, UserRef, ViewedPost},
+    post,
+    relation::{self, RelationState},
+};
+use microblog_testkit::Topology;
+use tonic::{Code, Response, Status};
+
+use crate::{
+    actions::{request_as, request_id},
+    errors::{TOKEN_INVALID, assert_error, invalid},
+    long_texts::long,
+    system::{Flags, Jobs, Member, System, by_id, by_name, ids, names, with_token},
+    timeline_actions::{post_ids, without_jobs},
+};
+
+impl System {
+    async fn view_users(
+        &self,
+        viewer: Option<&Member>,
+        users: impl IntoIterator<Item = Option<UserRef>>,
+        include_counts: bool,
+    ) -> Vec<ListedUser> {
+        let users = users.into_iter().map(Option::unwrap).collect();
+        let request = request_as(viewer, gateway::ViewUsersRequest { users, include_counts });
+        self.gateway().view_users(request).await.unwrap().into_inner().users
+    }
+
+    async fn view_posts(
+        &self,
+        viewer: Option<&Member>,
+        post_ids: &[u64],
+        unasked: bool,
+    ) -> gateway::ViewPostsResponse {
+        let request = gateway::ViewPostsRequest { post_ids: post_ids.to_vec(), unasked };
+        self.gateway().view_posts(request_as(viewer, request)).await.unwrap().into_inner()
+    }
+}
+
+/// Which of the five edges between a viewer and an author exist.
+#[derive(Clone, Copy, Debug)]
+struct Edges {
+    follows: bool,
+    followed: bool,
+    blocks: bool,
+    blocked: bool,
+    mutes: bool,
+}
+
+impl Edges {
+    /// All combinations that can exist: a block ends follows.
+    fn all() -> Vec<Self> {
+        let bit = |n: u32, i: u32| n >> i & 1 == 1;
+        let edges = |n| Self {
+            follows: bit(n, 0),
+            followed: bit(n, 1),
+            blocks: bit(n, 2),
+            blocked: bit(n, 3),
+            mutes: bit(n, 4),
+        };
+        let can_exist =
+            |edges: &Self| !(edges.blocks || edges.blocked) || !(edges.follows || edges.followed);
+        (0..32).map(edges).filter(can_exist).collect()
+    }
+
+    fn state(self) -> RelationState {
+        match (self.follows, self.followed) {
+            (false, false) => RelationState::None,
+            (true, false) => RelationState::Following,
+            (false, true) => RelationState::Follower,
+            (true, true) => RelationState::Mutual,
+        }
+    }
+}
+
+/// A viewer, an account for each combination of edges with the viewer, and one that is deleted.
+struct Fixture {
+    system: System,
+    viewer: Member,
+    accounts: Vec<(u64, Edges)>,
+    deleted: u64,
+}
+
+impl Fixture {
+    async fn set(topology: Topology) -> Self {
+        let system = System::start_on(topology, Jobs::Rest, Flags::default()).await;
+        let viewer = system.join("viewer").await;
+        let all = Edges::all();
+        let ids = system.crowd("author", all.len()).await;
+        let accounts: Vec<_> = ids.into_iter().zip(all).collect();
+        for &(id, edges) in &accounts {
+            let (user_id, target_id) = (viewer.id, id);
+            let (mut client, back) = (system.relation(), (id, viewer.id));
+            if edges.follows {
+                system.follows([(viewer.id, id)]).await;
+            }
+            if edges.followed {
+                system.follows([back]).await;
+            }
+            if edges.blocks {
+                client.block(relation::BlockRequest { user_id, target_id }).await.unwrap();
+            }
+            if edges.blocked {
+                let (user_id, target_id) = back;
+                client.block(relation::BlockRequest { user_id, target_id }).await.unwrap();
+            }
+            if edges.mutes {
+                client.mute(relation::MuteRequest { user_id, target_id }).await.unwrap();
+            }
+        }
+        let deleted = system.join("deleted").await;
+        system.follow(&viewer, &deleted).await;
+        let fixture = Self { system, viewer, accounts, deleted: deleted.id };
+        fixture.system.publish(&deleted, "farewell").await;
+        fixture.system.delete_account_only(&deleted).await;
+        fixture
+    }
+
+    /// Publishes some posts of each account, and then reposts by each of a post of each third one.
+    async fn publish(&self) -> Vec<u64> {
+        let mut ids = Vec::new();
+        for &(author_id, _) in &self.accounts {
+            for n in 0..3 {
+                let (request_id, text) = (request_id(), format!("number {n}"));
+                let request = post::CreatePostRequest { author_id, request_id, text };
+                let made = self.system.post().create_post(request).await.unwrap().into_inner();
+                ids.push(made.post.unwrap().id);
+            }
+        }
+        let roots: Vec<u64> = ids.iter().copied().step_by(9).collect();
+        for &(author_id, _) in &self.accounts {
+            for &post_id in &roots {
+                let (request_id, text) = (request_id(), "look".to_owned());
+                let request = post::RepostRequest { author_id, request_id, post_id, text };
+                let made = self.system.post().repost(request).await.unwrap().into_inner();
+                ids.push(made.post.unwrap().id);
+            }
+        }
+        ids
+    }
+}
+
+async fn named_accounts_are_shown_as_lists_show_them(topology: Topology) {
+    let fixture = Fixture::set(topology).await;
+    let Fixture { system, viewer, accounts, deleted } = &fixture;
+    let all: Vec<u64> = accounts.iter().map(|&(id, _)| id).collect();
+    let named = all.iter().copied().chain([*deleted, viewer.id, all[0], 4096]).map(by_id);
+    let shown = system.view_users(Some(viewer), named.clone(), true).await;
+    let visible = accounts.iter().filter(|(_, edges)| !edges.blocks && !edges.blocked);
+    let expected: Vec<u64> = visible.clone().map(|&(id, _)| id).chain([viewer.id]).collect();
+    assert_eq!(ids(&shown), expected);
+    let followings = gateway::ViewFollowingRequest {
+        user: by_id(viewer.id),
+        page_size: 200,
+        ..Default::default()
+    };
+    let followings = system.gateway().view_following(viewer.request(followings)).await;
+    let followings = followings.unwrap().into_inner().users;
+    for (listed, &(id, edges)) in shown.iter().zip(visible) {
+        assert_eq!(listed.relation(), edges.state(), "{edges:?}");
+        assert_eq!((listed.blocking, listed.blocked_by), (false, false), "{edges:?}");
+        assert_eq!(listed.muting, edges.mutes, "{edges:?}");
+        let following = followings.iter().find(|one| one.user.as_ref().unwrap().id == id);
+        assert_eq!(listed.since, following.and_then(|following| following.since), "{edges:?}");
+        assert_eq!(listed.since.is_some(), edges.follows, "{edges:?}");
+        let counts = listed.counts.unwrap();
+        assert_eq!((counts.user_id, listed.posts), (id, Some(0)));
+        let (following, followers) = (u64::from(edges.followed), u64::from(edges.follows));
+        assert_eq!((counts.following, counts.followers), (following, followers), "{edges:?}");
+    }
+    let own = shown.last().unwrap();
+    assert_eq!((own.relation(), own.since), (RelationState::Self_, None));
+
+    // Without a token nothing is hidden; without a request there are no counts.
+    let shown = system.view_users(None, named, false).await;
+    assert_eq!(ids(&shown), all.into_iter().chain([viewer.id]).collect::<Vec<_>>());
+    for listed in shown {
+        assert_eq!((listed.relation(), listed.since), (RelationState::None, None));
+        assert_eq!((listed.counts, listed.posts), (None, None));
+    }
+}
+
+#[tokio::test]
+async fn named_accounts_have_their_relations_to_the_viewer() {
+    named_accounts_are_shown_as_lists_show_them(Topology::Single).await;
+}
+
+#[tokio::test]
+async fn named_accounts_have_their_relations_to_the_viewer_on_a_cluster() {
+    named_accounts_are_shown_as_lists_show_them(Topology::Cluster).await;
+}
+
+#[tokio::test]
+async fn accounts_may_be_named_by_id_and_by_name() {
+    let system = System::start().await;
+    let [ann, bob] = [system.join("Ann").await, system.join("bob").await];
+    let cleo = system.join("cleo").await;
+    let long = "a".repeat(100_000);
+    let mixed = [
+        by_name("CLEO"),
+        by_id(bob.id),
+        by_name("nobody"),
+        by_name(""),
+        by_name("a\0b"),
+        by_name(&long),
+        by_name("ann"),
+        by_name("Bob"),
+        by_id(cleo.id),
+    ];
+    let shown = system.view_users(Some(&bob), mixed.clone(), false).await;
+    assert_eq!(names(&shown), ["cleo", "bob", "Ann"]);
+    assert_eq!(shown[1].relation(), RelationState::Self_);
+    system.block(&ann, &bob).await;
+    assert_eq!(names(&system.view_users(Some(&bob), mixed, false).await), ["cleo", "bob"]);
+    assert_eq!(system.view_users(Some(&bob), [], true).await, []);
+    assert_eq!(system.view_users(None, [by_name("nobody")], true).await, []);
+}
+
+async fn named_posts_are_shown_as_view_post_shows_them(topology: Topology) {
+    let fixture = Fixture::set(topology).await;
+    let Fixture { system, viewer, accounts, deleted } = &fixture;
+    let posts = fixture.publish().await;
+    let one_by_one = async |viewer: Option<&Member>| {
+        let mut expected = Vec::new();
+        for &post_id in &posts {
+            let request = request_as(viewer, gateway::ViewPostRequest { post_id });
+            match system.gateway().view_post(request).await {
+                Ok(view) => expected.extend(view.into_inner().post),
+                Err(status) => {
+                    let reason = status::reason_of(&status);
+                    assert_eq!(reason, Some(ErrorReason::BlockedByTarget), "{status:?}");
+                }
+            }
+        }
+        expected
+    };
+    // Duplicates, and posts that do not exist.
+    let named: Vec<u64> = posts.iter().copied().chain([posts[0], 4096, posts[7]]).collect();
+    for viewer in [None, Some(viewer)] {
+        let response = system.view_posts(viewer, &named, false).await;
+        assert_eq!(response.posts, one_by_one(viewer).await);
+        assert_eq!((response.remaining_ids, response.unavailable_ids), (vec![], vec![]));
+    }
+    let unasked = system.view_posts(Some(viewer), &named, true).await.posts;
+    let hidden = |id: u64| {
+        let (_, edges) = accounts.iter().find(|(account, _)| *account == id).unwrap();
+        edges.mutes || edges.blocks || edges.blocked
+    };
+    let author = |viewed: &ViewedPost| viewed.post.as_ref().unwrap().author_id;
+    let mut expected = one_by_one(Some(viewer)).await;
+    expected.retain(|viewed| !hidden(author(viewed)));
+    assert_eq!(unasked, expected);
+    // The home timeline shows the same posts, as far as they are of followed accounts.
+    let home = system.home(viewer, 200, "", "").await.posts;
+    let followed = |id: u64| accounts.iter().any(|&(one, edges)| one == id && edges.follows);
+    let mut newest_first = posts.clone();
+    newest_first.sort_unstable_by(|one, other| other.cmp(one));
+    let mut expected = system.view_posts(Some(viewer), &newest_first, true).await.posts;
+    expected.retain(|viewed| followed(viewed.post.as_ref().unwrap().author_id));
+    assert_eq!(post_ids(&home), post_ids(&expected));
+    assert_eq!(home, expected);
+    let request = post::ListUserPostsRequest { author_id: *deleted, ..Default::default() };
+    let farewell = system.post().list_user_posts(request).await.unwrap().into_inner().posts;
+    let farewell = system.view_posts(Some(viewer), &[farewell[0].id], false).await;
+    assert_eq!(farewell, gateway::ViewPostsResponse::default());
+}
+
+#[tokio::test]
+async fn named_posts_are_hidden_as_their_authors_are() {
+    named_posts_are_shown_as_view_post_shows_them(Topology::Single).await;
+}
+
+#[tokio::test]
+async fn named_posts_are_hidden_as_their_authors_are_on_a_cluster() {
+    named_posts_are_shown_as_view_post_shows_them(Topology::Cluster).await;
+}
+
+#[tokio::test]
+async fn posts_without_room_in_the_response_are_named() {
+    let system = without_jobs().await;
+    let [ann, bob] = [system.join("ann").await, system.join("bob").await];
+    let root = system.publish(&ann, &long(0)).await.id;
+    let texts = (0..100).map(long).collect();
+    let mut named = system.publish_many(&ann, texts).await;
+    for n in 0..100 {
+        let (author_id, request_id, text) = (bob.id, request_id(), long(n));
+        let request = post::RepostRequest { author_id, request_id, post_id: root, text };
+        let made = system.post().repost(request).await.unwrap().into_inner().post.unwrap();
+        named.insert(n * 2, made.id);
+    }
+    let (mut seen, mut next) = (Vec::new(), named.clone());
+    while !next.is_empty() {
+        let response = system.view_posts(Some(&ann), &next, true).await;
+        assert!(!response.posts.is_empty());
+        seen.extend(post_ids(&response.posts));
+        next = response.remaining_ids;
+    }
+    assert_eq!(seen, named);
+    system.block(&bob, &ann).await;
+    let mut next = named;
+    let mut seen = HashSet::new();
+    while !next.is_empty() {
+        let response = system.view_posts(Some(&ann), &next, false).await;
+        assert!(response.remaining_ids.len() < next.len());
+        seen.extend(post_ids(&response.posts));
+        next = response.remaining_ids;
+    }
+    assert_eq!(seen.len(), 100, "Bob's are hidden");
+}
+
+#[tokio::test]
+async fn invalid_names_of_a_list_are_reported() {
+    let system = System::start().await;
+    let ann = system.join("ann").await;
+    let users = async |users: Vec<Option<UserRef>>| -> Result<Response<_>, Status> {
+        let users = users.into_iter().map(Option::unwrap_or_default).collect();
+        let request = gateway::ViewUsersRequest { users, include_counts: true };
+        system.gateway().view_users(ann.request(request)).await
+    };
+    assert_error("none", users(vec![by_id(1), None]).await, invalid(&["users[1]"]));
+    let odd = users(vec![by_id(1), by_name("ann"), by_id(0)]).await;
+    assert_error("odd", odd, invalid(&["users[2].id"]));
+    assert_error("many", users(vec![by_id(1); 201]).await, invalid(&["users"]));
+    assert_eq!(users(vec![by_id(ann.id); 200]).await.unwrap().into_inner().users.len(), 1);
+    let posts = async |post_ids: Vec<u64>| {
+        let request = gateway::ViewPostsRequest { post_ids, unasked: true };
+        system.gateway().view_posts(ann.request(request)).await
+    };
+    assert_error("odd", posts(vec![1, 1 << 53]).await, invalid(&["post_ids[1]"]));
+    assert_error("many", posts(vec![1; 201]).await, invalid(&["post_ids"]));
+    let response = posts(vec![]).await.unwrap().into_inner();
+    assert_eq!(response, gateway::ViewPostsResponse::default());
+
+    let request = gateway::ViewUsersRequest::default();
+    let answer = system.gateway().view_users(with_token("x", request)).await;
+    assert_error("users", answer, TOKEN_INVALID);
+    let request = gateway::ViewPostsRequest::default();
+    let answer = system.gateway().view_posts(with_token("x", request)).await;
+    assert_error("posts", answer, TOKEN_INVALID);
+}
+
+#[tokio::test]
+async fn counts_of_posts_are_absent_while_these_are_unavailable() {
+    let system = System::start().await;
+    let ann = system.join("ann").await;
+    let text = "the service does not answer";
+    let unavailable = status::with_reason(Code::Unavailable, ErrorReason::StoreUnavailable, text);
+    system.recorder.reject("post.BatchGetPostCounts", unavailable.clone());
+    let shown = system.view_users(Some(&ann), [by_id(ann.id)], true).await;
+    assert!(shown[0].counts.is_some() && shown[0].posts.is_none());
+    system.recorder.reject("relation.BatchGetCounts", unavailable);
+    let request =
+        gateway::ViewUsersRequest { users: vec![by_id(ann.id).unwrap()], include_counts: true };
+    let status = system.gateway().view_users(ann.request(request)).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+}

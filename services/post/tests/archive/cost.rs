@@ -71,7 +71,8 @@ async fn hot_posts_cost_the_same_as_without_an_archive(archives: &ArchiveServer)
             .await,
             cost(system, async |_| {
                 let post_ids = post_ids.clone();
-                let request = pb::BatchGetPostsRequest { post_ids, viewer_id: id(2) };
+                let request =
+                    pb::BatchGetPostsRequest { post_ids, viewer_id: id(2), ..Default::default() };
                 let found = client().batch_get_posts(request).await.unwrap().into_inner().posts;
                 assert_eq!(found.len(), 30);
             })

@@ -33,7 +33,11 @@ async fn is_gone(system: &System, post: u64, others: &[u64]) {
     let client = || system.client.clone();
     let mut post_ids = others.to_vec();
     post_ids.push(post);
-    let request = pb::BatchGetPostsRequest { post_ids: post_ids.clone(), viewer_id: FAN };
+    let request = pb::BatchGetPostsRequest {
+        post_ids: post_ids.clone(),
+        viewer_id: FAN,
+        ..Default::default()
+    };
     let found = client().batch_get_posts(request).await.unwrap().into_inner().posts;
     assert_eq!(crate::support::lists::ids(&found), others);
     for page_size in [1, 50] {

@@ -15,7 +15,7 @@ use crate::{
         self, PATIENCE, System,
         archives::{ArchiveServer, Kind, connect, execute},
         id,
-        lists::List,
+        lists::{List, ids},
     },
 };
 
@@ -147,11 +147,20 @@ async fn before(aging: &Aging) -> Before {
     Before { old, hot: all[0], all, repost_of_old }
 }
 
-async fn old_posts_are_unavailable(system: &System, Before { old, .. }: &Before) {
+async fn old_posts_are_unavailable(system: &System, Before { old, hot, .. }: &Before) {
     let (old, client) = (*old, || system.client.clone());
     is_unavailable("GetPost", system.get(old, FAN)).await;
-    let request = pb::BatchGetPostsRequest { post_ids: vec![old], viewer_id: FAN };
+    let request =
+        pb::BatchGetPostsRequest { post_ids: vec![old], viewer_id: FAN, ..Default::default() };
     is_unavailable("BatchGetPosts", client().batch_get_posts(request)).await;
+    let request = pb::BatchGetPostsRequest {
+        post_ids: vec![old, *hot, old],
+        viewer_id: FAN,
+        allow_partial: true,
+    };
+    let partial = client().batch_get_posts(request).await.unwrap().into_inner();
+    assert_eq!((ids(&partial.posts), partial.unavailable_ids), (vec![*hot], vec![old]));
+    assert_eq!(partial.remaining_ids, [] as [u64; 0]);
     let request = pb::BatchGetLikedRequest { user_id: FAN, post_ids: vec![old] };
     is_unavailable("BatchGetLiked", client().batch_get_liked(request)).await;
     for list in [List::Likers(old), List::oldest(old), List::newest(old), List::Reposts(old)] {

@@ -80,7 +80,11 @@ async fn see(system: &System, world: &World) -> Seen {
         let mut post_ids = world.posts.clone();
         post_ids.reverse();
         post_ids.extend([world.posts[0], 4096]);
-        let request = pb::BatchGetPostsRequest { post_ids: post_ids.clone(), viewer_id };
+        let request = pb::BatchGetPostsRequest {
+            post_ids: post_ids.clone(),
+            viewer_id,
+            ..Default::default()
+        };
         seen.batches.push(client().batch_get_posts(request).await.unwrap().into_inner().posts);
         if viewer_id != 0 {
             let request = pb::BatchGetLikedRequest { user_id: viewer_id, post_ids };

@@ -52,7 +52,11 @@ async fn all_is_there(client: &Client, known: &BTreeMap<u64, Known>, gone: &[u64
     let checks = known.iter().map(|(&id, known)| is_as_known(client, id, known));
     stream::iter(checks).buffer_unordered(8).collect::<Vec<()>>().await;
     for post_ids in gone.chunks(500) {
-        let request = pb::BatchGetPostsRequest { post_ids: post_ids.to_vec(), viewer_id: 0 };
+        let request = pb::BatchGetPostsRequest {
+            post_ids: post_ids.to_vec(),
+            viewer_id: 0,
+            ..Default::default()
+        };
         let found = client.clone().batch_get_posts(request).await.unwrap().into_inner().posts;
         assert_eq!(found, []);
     }

@@ -1,15 +1,12 @@
 //! Black-box tests: real gRPC, real Redis.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use std::time::Duration;
 
 use microblog_proto::{common::ErrorReason, post as pb};
 use microblog_testkit::Topology;
-use support::{System, assert_rejected, id, names_fields, request_id};
 use tonic::Code;
+
+use crate::support::{self, System, assert_rejected, id, names_fields, request_id};
 
 #[tokio::test]
 async fn a_post_is_read_as_it_was_written() {

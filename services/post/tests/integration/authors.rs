@@ -1,12 +1,9 @@
 //! Merged lists of several authors, and an author's list below a cursor.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use microblog_proto::post as pb;
 use microblog_testkit::Topology::{self, Cluster, Single};
-use support::{System, id, lists::ids, names_fields};
+
+use crate::support::{System, id, lists::ids, names_fields};
 
 /// Reads all posts of authors in pages.
 async fn whole(system: &System, author_ids: &[u64], page_size: i32) -> Vec<u64> {

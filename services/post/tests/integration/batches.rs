@@ -1,20 +1,22 @@
 //! Batch reads of posts, and of likes.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use futures::future::join_all;
 use microblog_proto::post as pb;
 use microblog_testkit::{
     Topology::{Cluster, Single},
     redis::cmd,
 };
-use support::{System, id, lists::ids, names_fields};
+use prost::Message as _;
 use tonic::Status;
 
+use crate::support::{self, System, id, lists::ids, names_fields};
+
 async fn batch(system: &System, post_ids: &[u64], viewer: u64) -> Result<Vec<pb::Post>, Status> {
-    let request = pb::BatchGetPostsRequest { post_ids: post_ids.to_vec(), viewer_id: viewer };
+    let request = pb::BatchGetPostsRequest {
+        post_ids: post_ids.to_vec(),
+        viewer_id: viewer,
+        ..Default::default()
+    };
     Ok(system.client.clone().batch_get_posts(request).await?.into_inner().posts)
 }
 
@@ -46,6 +48,34 @@ async fn a_batch_is_deduplicated_and_in_the_given_order() {
         assert_eq!(ids(&batch(&system, &same, 0).await.unwrap()), [a]);
         system.settles().await;
     }
+}
+
+#[tokio::test]
+async fn a_partial_batch_names_what_does_not_fit() {
+    let system = System::start(Single).await;
+    let text = "微".repeat(2_000);
+    let made = join_all((0..400).map(|n| system.create(id(n + 1), &text))).await;
+    let all: Vec<_> = made.into_iter().map(|made| made.unwrap().id).collect();
+    let mut request =
+        pb::BatchGetPostsRequest { post_ids: all.clone(), viewer_id: 0, allow_partial: true };
+    request.post_ids.extend([all[0], id(999)]);
+    let mut found = Vec::new();
+    loop {
+        let response = system.client.clone().batch_get_posts(request.clone()).await.unwrap();
+        assert!(response.get_ref().encoded_len() < 2 * 1024 * 1024 + 16 * 1024);
+        let response = response.into_inner();
+        assert!(!response.posts.is_empty() && response.unavailable_ids.is_empty());
+        found.extend(ids(&response.posts));
+        if response.remaining_ids.is_empty() {
+            break;
+        }
+        request.post_ids = response.remaining_ids;
+    }
+    assert_eq!(found, all);
+    let few = &all[..10];
+    request.post_ids = few.to_vec();
+    let response = system.client.clone().batch_get_posts(request).await.unwrap().into_inner();
+    assert_eq!((ids(&response.posts), response.remaining_ids), (few.to_vec(), vec![]));
 }
 
 #[tokio::test]

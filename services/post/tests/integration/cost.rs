@@ -1,16 +1,13 @@
 //! The cost of calls, in commands and round trips: independent of the number of likes.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use futures::future::join_all;
 use microblog_proto::post as pb;
 use microblog_testkit::{
     self as testkit, Cost, CostMeter, Topology,
     redis::{self, cmd},
 };
-use support::{PATIENCE, System, WITHOUT_JOBS, id, lists::List, request_id};
+
+use crate::support::{self, PATIENCE, System, WITHOUT_JOBS, id, lists::List, request_id};
 
 /// Starts the service without its jobs, whose commands would be counted. The size of the
 /// client-side cache is a parameter: with none, every read shows.
@@ -142,7 +139,11 @@ async fn a_batch_is_one_round_trip_and_another_one_for_roots() {
         (&reposts, id(1), Cost::new(2, &[("hmget", 100)])),
         (&both, id(1), Cost::new(1, &[("hmget", 50)])),
     ] {
-        let request = pb::BatchGetPostsRequest { post_ids: post_ids.clone(), viewer_id };
+        let request = pb::BatchGetPostsRequest {
+            post_ids: post_ids.clone(),
+            viewer_id,
+            ..Default::default()
+        };
         let batch = meter.cost(async |_| {
             let found = system.client.clone().batch_get_posts(request.clone()).await.unwrap();
             assert_eq!(found.into_inner().posts.len(), 50);
@@ -157,7 +158,8 @@ async fn a_cached_read_costs_a_round_trip_and_a_ping() {
     let mut meter = CostMeter::new(&system.redis.nodes()[0]).await;
     let posts = join_all((0..20).map(|n| system.create(id(100 + n), "one of many"))).await;
     let post_ids: Vec<_> = posts.into_iter().map(|post| post.unwrap().id).collect();
-    let request = pb::BatchGetPostsRequest { post_ids: post_ids.clone(), viewer_id: 0 };
+    let request =
+        pb::BatchGetPostsRequest { post_ids: post_ids.clone(), viewer_id: 0, ..Default::default() };
     let mut batch = async || {
         let request = request.clone();
         let batch = async |_| {
@@ -170,7 +172,7 @@ async fn a_cached_read_costs_a_round_trip_and_a_ping() {
     let barrier = Cost::new(1, &[("ping", 1)]);
     testkit::eventually("all is cached", PATIENCE, async || batch().await == barrier).await;
     system.like(id(1), post_ids[3]).await.unwrap();
-    let request = pb::BatchGetPostsRequest { post_ids, viewer_id: 0 };
+    let request = pb::BatchGetPostsRequest { post_ids, viewer_id: 0, ..Default::default() };
     let found = system.client.clone().batch_get_posts(request).await.unwrap().into_inner().posts;
     assert_eq!(found.iter().map(|post| post.likes).sum::<u64>(), 1);
 }

@@ -1,9 +1,5 @@
 //! Processes are killed under load: acknowledged writes are there, once, and reach the timelines.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use std::{
     collections::{HashMap, HashSet},
     sync::{
@@ -16,13 +12,14 @@ use std::{
 use futures::future::{join, join_all};
 use microblog_proto::post as pb;
 use microblog_testkit::{self as testkit, Process, RedisServer};
-use support::{
+use tonic::{Code, Request, Response, Status};
+
+use crate::support::{
     Client, PATIENCE, client, config, id,
     lists::{self, List},
     request_id, settles,
     timelines::Timelines,
 };
-use tonic::{Code, Request, Response, Status};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_microblog-post");
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -140,7 +137,8 @@ async fn ten_thousand_posts_survive_a_repeatedly_killed_service() {
         let listed: HashMap<_, _> = listed.into_iter().map(|post| (post.id, post.text)).collect();
         assert_eq!(listed, made);
         assert!(ids.iter().all(|post| heard.contains(post)), "the timelines miss some");
-        let batch = pb::BatchGetPostsRequest { post_ids: ids.clone(), viewer_id: 0 };
+        let batch =
+            pb::BatchGetPostsRequest { post_ids: ids.clone(), viewer_id: 0, ..Default::default() };
         let found = client.clone().batch_get_posts(batch).await.unwrap().into_inner().posts;
         assert_eq!(lists::ids(&found), ids);
     }

@@ -1,17 +1,14 @@
 //! Deletions take effect in every read at once, and leave nothing in Redis.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use microblog_domain::CommentId;
 use microblog_proto::{common::ErrorReason, post as pb};
 use microblog_testkit::{
     Topology::{Cluster, Single},
     redis,
 };
-use support::{System, assert_rejected, id, keys_of, lists::List};
 use tonic::Code;
+
+use crate::support::{self, System, assert_rejected, id, keys_of, lists::List};
 
 #[tokio::test]
 async fn a_deleted_post_is_gone_from_every_read_at_once() {
@@ -43,7 +40,11 @@ async fn a_deleted_post_is_gone_from_every_read_at_once() {
         }
         assert_eq!(posts.whole(&system.client, 20).await, [0; 0]);
         let mut client = system.client.clone();
-        let batch = pb::BatchGetPostsRequest { post_ids: vec![post, repost], viewer_id: fan };
+        let batch = pb::BatchGetPostsRequest {
+            post_ids: vec![post, repost],
+            viewer_id: fan,
+            ..Default::default()
+        };
         let found = client.batch_get_posts(batch).await.unwrap().into_inner().posts;
         assert_eq!(found.len(), 1);
         assert!(found[0].root_deleted && found[0].root.is_none() && found[0].root_id == post);

@@ -1,9 +1,5 @@
 //! Delivery to timelines: at once, or after an outage. No call fails because a delivery does.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use std::{
     collections::HashSet,
     net::TcpListener,
@@ -19,8 +15,9 @@ use microblog_testkit::{
     eventually,
     redis::cmd,
 };
-use support::{
-    PATIENCE, System, client, config, id, settles,
+
+use crate::support::{
+    self, PATIENCE, System, client, config, id, settles,
     timelines::{Mode, Timelines},
     violations,
 };

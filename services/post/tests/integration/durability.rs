@@ -1,22 +1,18 @@
 //! Durability levels: an acknowledged change is where its level states, and a change that is not
 //! there is not acknowledged, nor is a repeated call that relies on it.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-#[allow(dead_code, unused_macros, unused_imports, reason = "no test file uses all of it")]
-#[path = "archive/aging.rs"]
-mod aging;
-mod support;
-
-use aging::Aging;
 use microblog_proto::{common::ErrorReason, post as pb};
 use microblog_testkit::{RedisServer, Store, Topology, eventually};
-use support::{
-    PATIENCE, System, WITHOUT_JOBS,
-    archives::{ArchiveServer, Kind},
-    assert_rejected, id, request_id,
-};
 use tonic::{Code, Status};
+
+use crate::{
+    aging::{self, Aging},
+    support::{
+        PATIENCE, System, WITHOUT_JOBS,
+        archives::{ArchiveServer, Kind},
+        assert_rejected, id, request_id,
+    },
+};
 
 const AUTHOR: u64 = id(1);
 const OTHER: u64 = id(2);

@@ -1,10 +1,6 @@
 //! Deleted accounts: their posts are deleted, with the counts of reposts, whatever crashes; new
 //! posts and comments are rejected.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use std::time::Duration;
 
 use microblog_domain::RequestId;
@@ -13,10 +9,11 @@ use microblog_post::{
 };
 use microblog_proto::{common::ErrorReason, post as pb};
 use microblog_testkit::{self as testkit, Topology, redis};
-use support::{
-    System, assert_rejected, config, id, lists::List, request_id, timelines::Timelines, user,
-};
 use tonic::{Code, Status};
+
+use crate::support::{
+    self, System, assert_rejected, config, id, lists::List, request_id, timelines::Timelines, user,
+};
 
 /// Two and a half pages.
 const MANY: usize = 450;

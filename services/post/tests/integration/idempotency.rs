@@ -1,16 +1,13 @@
 //! Idempotency keys: a request that is repeated after a crash or a lost answer executes once, and a
 //! key that was used for another request is rejected.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use microblog_domain::RequestId;
 use microblog_post::{Backlink, BacklinkUpdate, CommentAdmission, Content, Origin, Published};
 use microblog_proto::{common::ErrorReason, post as pb};
 use microblog_testkit::{Topology, redis};
-use support::{System, assert_rejected, id, request_id, timelines::Mode, user};
 use tonic::{Code, Status};
+
+use crate::support::{self, System, assert_rejected, id, request_id, timelines::Mode, user};
 
 /// A day, less the time that may have passed.
 const KEY_TTL_SECONDS: std::ops::RangeInclusive<i64> = 86_000..=86_400;

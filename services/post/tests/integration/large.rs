@@ -1,13 +1,10 @@
 //! The longest texts: a page ends where it would exceed a message, and the next continues there.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use futures::future::join_all;
 use microblog_proto::post as pb;
 use microblog_testkit::Topology::Single;
-use support::{System, id, lists::List, request_id};
+
+use crate::support::{System, id, lists::List, request_id};
 
 /// The most bytes of 2,000 characters: a page of 200 of them would have 6 MiB.
 fn longest() -> String {

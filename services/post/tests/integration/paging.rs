@@ -1,17 +1,14 @@
 //! Paging: every list can be read to its end during writes, and accepts only its own tokens.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use futures::future::join_all;
 use microblog_proto::common::ErrorReason;
 use microblog_testkit::{
     Topology::{self, Cluster, Single},
     redis::cmd,
 };
-use support::{System, assert_rejected, id, lists::List, names_fields};
 use tonic::Code;
+
+use crate::support::{self, System, assert_rejected, id, lists::List, names_fields};
 
 /// The owner of the lists.
 const AUTHOR: u64 = id(1);

@@ -1,17 +1,14 @@
 //! Concurrency: a repeated request executes once, counts equal the lists, and nothing outlives its
 //! post.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use std::collections::{BTreeMap, HashSet};
 
 use futures::future::{join, join_all};
 use microblog_chassis::status::reason_of;
 use microblog_proto::{common::ErrorReason, post as pb};
 use microblog_testkit::Topology::{Cluster, Single};
-use support::{Client, System, client, id, keys_of, lists::List, request_id};
+
+use crate::support::{self, Client, System, client, id, keys_of, lists::List, request_id};
 
 const CLIENTS: u64 = 64;
 

@@ -1,18 +1,15 @@
 //! Rate limits of an account's posts and comments.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use std::time::Duration;
 
 use microblog_domain::RequestId;
 use microblog_post::{Content, Published};
 use microblog_proto::{common::ErrorReason, post as pb};
 use microblog_testkit::{Topology, redis};
-use support::{System, assert_rejected, id, request_id, user};
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
+
+use crate::support::{System, assert_rejected, id, request_id, user};
 
 const MINUTE: Duration = Duration::from_secs(60);
 

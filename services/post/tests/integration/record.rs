@@ -1,16 +1,8 @@
 //! The record in SQL has what Redis has: changes and what was there before. A Redis that has lost
 //! changes is recovered from it, and a database from an older copy is written anew.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-#[allow(dead_code, unused_macros, unused_imports, reason = "no test file uses all of it")]
-#[path = "archive/aging.rs"]
-mod aging;
-mod support;
-
 use std::{collections::BTreeSet, time::Duration};
 
-use aging::Aging;
 use futures::{StreamExt as _, future, stream};
 use microblog_domain::{Partition, RequestId};
 use microblog_post::{
@@ -19,14 +11,18 @@ use microblog_post::{
 use microblog_proto::{common::ErrorReason, post as pb};
 use microblog_record::Source;
 use microblog_testkit::{Topology, redis};
-use support::{
-    System,
-    archives::{ArchiveServer, Kind, connect, execute, numbers},
-    assert_rejected, id,
-    lists::List,
-    request_id, user,
-};
 use tonic::Code;
+
+use crate::{
+    aging::{self, Aging},
+    support::{
+        self, System,
+        archives::{ArchiveServer, Kind, connect, execute, numbers},
+        assert_rejected, id,
+        lists::List,
+        request_id, user,
+    },
+};
 
 const AUTHOR: u64 = id(1);
 const OTHER: u64 = id(2);

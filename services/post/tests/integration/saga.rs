@@ -1,10 +1,6 @@
 //! The saga of posts: what a stop between two steps leaves, what the sweeper completes, and what
 //! late steps do.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use std::time::Duration;
 
 use microblog_chassis::Peer;
@@ -14,7 +10,8 @@ use microblog_post::{
     Reply, Sweeper,
 };
 use microblog_testkit::{Topology, redis};
-use support::{System, id, timelines::Mode, user};
+
+use crate::support::{self, System, id, timelines::Mode, user};
 
 async fn sweep(system: &System) {
     let config = support::config(&system.redis.url("post"), &[]);

@@ -1,16 +1,13 @@
 //! Validation of requests: each invalid field is named, nothing is written, nothing crashes.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use microblog_proto::{
     common::ErrorReason,
     post::{self as pb, entity::Target},
 };
 use microblog_testkit::Topology::Single;
-use support::{System, assert_rejected, id, names_fields, request_id};
 use tonic::Code;
+
+use crate::support::{System, assert_rejected, id, names_fields, request_id};
 
 const WRONG_IDS: [u64; 4] = [0, 1 << 53, 1 << 63, u64::MAX];
 

@@ -1,10 +1,6 @@
 //! `Verify` reports each kind of damage, by ids alone; other tests rely on its having no false
 //! positives.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use std::collections::BTreeSet;
 
 use microblog_proto::{common::ErrorReason, post as pb};
@@ -12,8 +8,9 @@ use microblog_testkit::{
     Topology::{Cluster, Single},
     redis::cmd,
 };
-use support::{System, assert_rejected, id, violations};
 use tonic::Code;
+
+use crate::support::{self, System, assert_rejected, id, violations};
 
 /// Returns a key of a post or an account.
 fn key(kind: &str, owner: u64) -> String {

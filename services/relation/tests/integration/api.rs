@@ -1,9 +1,5 @@
 //! API tests over gRPC, with Redis.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use std::collections::BTreeSet;
 
 use microblog_proto::{
@@ -11,11 +7,12 @@ use microblog_proto::{
     relation::{self as pb, EdgeList},
 };
 use microblog_testkit::Topology::{Cluster, Single};
-use support::{
-    FOLLOWER, FOLLOWING, MUTUAL, NONE, System, assert_invalid_field, assert_rejected, id, ids,
-    list_for, list_of,
-};
 use tonic::Code;
+
+use crate::support::{
+    self, FOLLOWER, FOLLOWING, MUTUAL, NONE, System, assert_invalid_field, assert_rejected, id,
+    ids, list_for, list_of,
+};
 
 #[tokio::test]
 async fn a_follow_shows_in_all_reads() {

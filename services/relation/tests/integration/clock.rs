@@ -1,10 +1,6 @@
 //! Clocks that jumped ahead: no version is issued too far ahead of the time, and clocks are set
 //! back without issuing a version twice.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use std::{
     collections::BTreeSet,
     time::{Duration, SystemTime},
@@ -13,8 +9,9 @@ use std::{
 use microblog_keyspace::{Call, ClockRepair, Error, Keyspace, Library};
 use microblog_proto::{common::ErrorReason, relation as pb};
 use microblog_testkit::{Store as Redis, Topology, redis};
-use support::{System, id, user};
 use tonic::Code;
+
+use crate::support::{self, System, id, user};
 
 /// Ticks of a quarter of a millisecond.
 const SECOND: u64 = 4_000;
@@ -308,6 +305,40 @@ async fn edges_changed_by_a_clock_ahead_can_change_again() {
         assert!(newest > ahead && ahead > score(jumped), "{newest} {ahead}");
         assert_eq!(system.counts(id(1)).await, (2, 0, 0));
         assert_eq!(support::repair(&system.client).await, Default::default());
+    }
+}
+
+#[tokio::test]
+async fn edges_made_after_a_repair_exceed_what_was_issued_ahead() {
+    for topology in [Topology::Single, Topology::Cluster] {
+        let system = System::start_without_jobs(topology).await;
+        let jumped = now() + YEAR;
+        jump(&system.redis, 1, jumped).await;
+        // The end of an edge that is not there leaves a version in the record, and nothing in Redis.
+        let rejection = system.unfollow(id(1), id(2)).await;
+        support::assert_rejected(rejection, Code::Unavailable, ErrorReason::ClockAhead);
+        let request = pb::UnblockRequest { user_id: id(1), target_id: id(3) };
+        let rejection = system.client.clone().unblock(request).await;
+        support::assert_rejected(rejection, Code::Unavailable, ErrorReason::ClockAhead);
+        repaired(&system, 1).await;
+
+        let ahead = (jumped / 4) << 12;
+        for n in [2, 4] {
+            system.follow(id(1), id(n)).await.unwrap();
+            let version = version(&system.redis, "following", 1, n).await.unwrap();
+            assert!(version > ahead, "{version} {ahead}");
+        }
+        system.block(id(1), id(3)).await.unwrap();
+        let version = version(&system.redis, "blocks", 1, 3).await.unwrap();
+        assert!(version > ahead, "{version} {ahead}");
+        for n in [2, 4, 5] {
+            assert_eq!(system.unfollow(id(1), id(n)).await.unwrap(), support::NONE);
+        }
+        unblock(&system, 1, 3).await;
+        unblock(&system, 1, 3).await;
+        system.follow(id(1), id(3)).await.unwrap();
+        assert_eq!(system.counts(id(1)).await, (1, 0, 0));
+        assert_eq!(support::violations(&system.client).await, Vec::<String>::new());
     }
 }
 

@@ -1,15 +1,12 @@
 //! Intersections of lists, in the order of the first list, whichever is shorter.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use microblog_proto::relation::{self as pb, EdgeList};
 use microblog_testkit::{
     Topology::{Cluster, Single},
     redis::cmd,
 };
-use support::{System, id, ids, list_for, list_of, user};
+
+use crate::support::{System, id, ids, list_for, list_of, user};
 
 /// Pages through the followers of a user whom a viewer follows.
 async fn followers_i_follow(

@@ -1,12 +1,9 @@
 //! The cost of reads in commands does not depend on the length of lists.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use microblog_proto::relation::{self as pb, EdgeList};
 use microblog_testkit::{Cost, CostMeter, Topology};
-use support::{System, id, list_of};
+
+use crate::support::{System, id, list_of};
 
 #[tokio::test]
 async fn reads_cost_the_same_for_a_hundred_and_a_hundred_thousand_entries() {
@@ -56,6 +53,13 @@ async fn reads_cost_the_same_for_a_hundred_and_a_hundred_thousand_entries() {
             system.client.clone().batch_get_relations(request.clone()).await.unwrap();
         });
         assert_eq!(of_home.await, Cost::new(1, &[("smismember", 2), ("zrange", 4)]));
+
+        let with_times =
+            pb::BatchGetRelationsRequest { include_following_since: true, ..request.clone() };
+        let of_times = meter.cost(async |_| {
+            system.client.clone().batch_get_relations(with_times.clone()).await.unwrap();
+        });
+        assert_eq!(of_times.await, Cost::new(1, &[("smismember", 2), ("zrange", 5)]));
 
         let few = pb::BatchGetRelationsRequest {
             target_ids: request.target_ids[..7].to_vec(),

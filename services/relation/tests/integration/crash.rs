@@ -1,9 +1,5 @@
 //! Processes killed under load: acknowledged changes hold, and both sides converge.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use std::{
     collections::HashMap,
     sync::{
@@ -15,8 +11,9 @@ use std::{
 
 use microblog_proto::relation as pb;
 use microblog_testkit::{self as testkit, Process, RedisServer, Topology};
-use support::{Client, PATIENCE, id};
 use tonic::{Code, Request};
+
+use crate::support::{self, Client, PATIENCE, id};
 
 const USERS: u64 = 12;
 const DEADLINE: Duration = Duration::from_secs(10);

@@ -1,10 +1,6 @@
 //! Durability levels: an acknowledged change survives what its level states, and a change that may
 //! not survive it is not acknowledged.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
@@ -16,12 +12,13 @@ use microblog_testkit::{
     Cost, CostMeter, RedisCluster, RedisServer, Store, Topology, eventually, redis,
 };
 use sqlx::{Connection as _, PgConnection};
-use support::{
-    Client, FOLLOWING, NONE, PATIENCE, System, assert_rejected,
+use tonic::{Code, Status};
+
+use crate::support::{
+    self, Client, FOLLOWING, NONE, PATIENCE, System, assert_rejected,
     database::{BLOCKS, Database, FOLLOWS, MUTES, Record as _},
     id, user,
 };
-use tonic::{Code, Status};
 
 /// Twice the timeouts of Redis and of the database together: the machine is busy.
 const BOUND: Duration = Duration::from_secs(10);

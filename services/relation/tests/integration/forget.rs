@@ -1,14 +1,11 @@
 //! Deleted accounts: all their edges end, also after crashes, and no new ones begin.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use microblog_proto::{common::ErrorReason, relation as pb};
 use microblog_relation::{Edge, List, Outcome, Targets, forget_marked};
 use microblog_testkit::{self as testkit, Topology};
-use support::{System, assert_rejected, id, user};
 use tonic::Code;
+
+use crate::support::{self, System, assert_rejected, id, user};
 
 #[tokio::test]
 async fn a_forgotten_account_has_no_edges_and_gets_none() {

@@ -1,15 +1,12 @@
 //! The change journal: each change has an entry, and a change of a partition that has lost changes is
 //! rejected before it writes.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use microblog_proto::{common::ErrorReason, relation as pb};
 use microblog_relation::JournalEntry;
 use microblog_testkit::{Topology, redis};
-use support::{FOLLOWING, NONE, System, id, user};
 use tonic::Code;
+
+use crate::support::{self, FOLLOWING, NONE, System, id, user};
 
 async fn admin(system: &System) -> redis::aio::MultiplexedConnection {
     support::admin_of(&system.redis, &key()).await

@@ -1,16 +1,13 @@
 //! Redis loses one side of edges, as a failover of one of a cluster's primaries may: both sides agree
 //! again, also about what was not recorded yet.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use microblog_chassis::status::reason_of;
 use microblog_domain::Partition;
 use microblog_proto::{common::ErrorReason::BlockedByTarget, relation::EdgeList};
 use microblog_testkit::{Topology, eventually, redis};
-use support::{
-    PATIENCE, System,
+
+use crate::support::{
+    self, PATIENCE, System,
     database::{Database, Record as _},
     id, user,
 };

@@ -1,16 +1,13 @@
 //! Edges with one side lost: each call on them reconciles both sides.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use microblog_proto::relation as pb;
 use microblog_relation::List;
 use microblog_testkit::{
     Topology::{Cluster, Single},
     redis::cmd,
 };
-use support::{FOLLOWING, NONE, System, id, user};
+
+use crate::support::{self, FOLLOWING, NONE, System, id, user};
 
 fn key(kind: &str, owner: u64) -> String {
     format!("rel:{{{}}}:{kind}:{}", user(owner).partition(), id(owner))

@@ -1,10 +1,6 @@
 //! The record in SQL has what Redis has: changes and what was there before, once and in order, also
 //! after the database was away. Recorded changes that Redis lacks are detected.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use std::collections::BTreeSet;
 
 use microblog_chassis::{Worker, status::reason_of};
@@ -17,12 +13,13 @@ use microblog_proto::{
 use microblog_record::WAITING_MAX;
 use microblog_testkit::{Topology, eventually, redis};
 use sqlx::{AnyConnection, Connection as _};
-use support::{
-    FOLLOWING, PATIENCE, System,
+use tonic::{Code, Status};
+
+use crate::support::{
+    self, FOLLOWING, PATIENCE, System,
     database::{BLOCKS, Database, FOLLOWS, MUTES, Record as _},
     id, user,
 };
-use tonic::{Code, Status};
 
 async fn mute(system: &System, user_id: u64, target_id: u64) {
     system.client.clone().mute(pb::MuteRequest { user_id, target_id }).await.unwrap();

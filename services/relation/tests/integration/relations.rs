@@ -1,13 +1,12 @@
 //! Batches of relations of a viewer.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use futures::future::join_all;
 use microblog_proto::relation::{self as pb, EdgeList};
 use microblog_testkit::Topology::{Cluster, Single};
-use support::{FOLLOWER, FOLLOWING, MUTUAL, NONE, OWN, System, assert_invalid_field, id};
+
+use crate::support::{
+    FOLLOWER, FOLLOWING, MUTUAL, NONE, OWN, System, assert_invalid_field, id, list_of,
+};
 
 #[tokio::test]
 async fn a_batch_keeps_its_order_and_has_only_requested_parts() {
@@ -46,6 +45,50 @@ async fn a_batch_keeps_its_order_and_has_only_requested_parts() {
     let response = system.client.clone().batch_get_relations(request).await.unwrap().into_inner();
     assert!(response.newest_following_version > newest);
     assert!(response.relations.is_empty());
+}
+
+#[tokio::test]
+async fn follows_have_times_if_requested() {
+    for (topology, followings) in [(Single, 3), (Cluster, 40), (Single, 600)] {
+        let system = System::start(topology).await;
+        system.import(&[(id(3), id(1)), (id(4), id(1))]).await;
+        let followings: Vec<_> = (4..4 + followings).map(|n| (id(1), id(n))).collect();
+        system.import(&followings).await;
+        let all = async |list, user| {
+            let mut request = list_of(list, user, 200);
+            let mut edges = Vec::new();
+            loop {
+                let page = system.list(&request).await.unwrap();
+                edges.extend(page.edges);
+                if page.next_page_token.is_empty() {
+                    return edges;
+                }
+                request.page_token = page.next_page_token;
+            }
+        };
+        let followings = all(EdgeList::Following, id(1)).await;
+        // Few targets are looked up, and for many the list is read if it is short.
+        for targets in [[3, 4, 1, 2, 4].map(id).to_vec(), (1..60).chain([4]).map(id).collect()] {
+            let mut request = pb::BatchGetRelationsRequest {
+                viewer_id: id(1),
+                target_ids: targets.clone(),
+                ..Default::default()
+            };
+            let relations = async |request: &pb::BatchGetRelationsRequest| {
+                let response = system.client.clone().batch_get_relations(request.clone()).await;
+                response.unwrap().into_inner()
+            };
+            assert_eq!(relations(&request).await.following_since, []);
+            request.include_following_since = true;
+            let following = |target: &u64| {
+                let edge = followings.iter().find(|edge| edge.user_id == *target)?;
+                Some(pb::FollowingSince { user_id: *target, since: edge.since })
+            };
+            let expected: Vec<_> = targets.iter().filter_map(following).collect();
+            assert!(expected.len() > 1 && expected.iter().all(|one| one.since.is_some()));
+            assert_eq!(relations(&request).await.following_since, expected);
+        }
+    }
 }
 
 /// Makes a viewer block, mute and be blocked by `count` distinct accounts each.
@@ -99,6 +142,7 @@ async fn blocks_and_mutes_are_found_in_lists_of_any_length() {
                         target_ids: target_ids.clone(),
                         include: include.iter().map(|&list| list.into()).collect(),
                         include_newest_following_version: true,
+                        ..Default::default()
                     };
                     let answer = system.client.clone().batch_get_relations(request).await;
                     let actual = answer.unwrap().into_inner().relations.into_iter();

@@ -1,9 +1,5 @@
 //! A repair fixes each violation that `Verify` reports, and does nothing the second time.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use std::collections::BTreeSet;
 
 use microblog_relation::Edge;
@@ -11,7 +7,8 @@ use microblog_testkit::{
     Topology::{Cluster, Single},
     redis::{Cmd, cmd},
 };
-use support::{FOLLOWING, MUTUAL, NONE, System, id, user};
+
+use crate::support::{self, FOLLOWING, MUTUAL, NONE, System, id, user};
 
 fn key(kind: &str, owner: u64) -> String {
     format!("rel:{{{}}}:{kind}:{}", user(owner).partition(), id(owner))

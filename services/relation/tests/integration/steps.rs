@@ -1,9 +1,5 @@
 //! The state after a crash between two steps, and its completion by the sweeper or a repeated call.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use std::time::Duration;
 
 use microblog_keyspace::OUTBOX_PAGE_MAX;
@@ -13,7 +9,8 @@ use microblog_proto::{
 };
 use microblog_relation::{Edge, Sweeper, Targets};
 use microblog_testkit::{Store as Redis, Topology, redis};
-use support::{System, id, list_of, user};
+
+use crate::support::{self, System, id, list_of, user};
 
 const ONE: Edge = Edge { from: user(1), to: user(2) };
 

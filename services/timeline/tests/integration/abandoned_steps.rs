@@ -1,10 +1,6 @@
 //! Another worker claims abandoned steps within two seconds. It does not claim steps of a live
 //! worker.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -20,8 +16,11 @@ use microblog_testkit::{
 };
 use microblog_timeline::{Job, Kind};
 use prost::Message as _;
-use support::{PATIENCE, System, entry, id, post_id, queue::stored, relations::Relation};
 use tokio::time::sleep;
+
+use crate::support::{
+    self, PATIENCE, System, entry, id, post_id, queue::stored, relations::Relation,
+};
 
 /// The time in which an abandoned step is done.
 const RECOVERY_MAX: Duration = Duration::from_secs(2);

@@ -1,15 +1,12 @@
 //! API tests over gRPC, with Redis and a relation service.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use clap::Parser as _;
 use microblog_domain::UserId;
 use microblog_proto::relation::{self, EdgeList, RelationState};
 use microblog_relation::{Edge, Include, State, Targets};
 use microblog_testkit::{Topology, eventually};
-use support::{System, id, pages::Timeline, posts};
+
+use crate::support::{self, System, id, pages::Timeline, posts};
 
 #[tokio::test]
 async fn a_post_reaches_its_author_and_followers() {
@@ -78,7 +75,7 @@ async fn a_page_has_the_viewers_relations_to_its_authors() {
         viewer_id: bob,
         target_ids: vec![bob, alice, carol, dave],
         include: vec![EdgeList::Blocks.into(), EdgeList::Mutes.into()],
-        include_newest_following_version: false,
+        ..Default::default()
     };
     let answer = system.relation.clone().batch_get_relations(question).await.unwrap();
     assert_eq!(page.relations, answer.into_inner().relations);

@@ -1,10 +1,6 @@
 //! The cost of calls in Redis commands and round trips, which does not depend on the amount of
 //! data.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use std::sync::Arc;
 
 use microblog_chassis::Worker;
@@ -12,7 +8,10 @@ use microblog_domain::UserId;
 use microblog_proto::timeline as pb;
 use microblog_testkit::{self as testkit, Cost, CostMeter, RedisServer, Topology::Single};
 use microblog_timeline::FanoutState;
-use support::{System, delivery, entry, id, pages::deliver_all, post_id, relations::Relation};
+
+use crate::support::{
+    System, delivery, entry, id, pages::deliver_all, post_id, relations::Relation,
+};
 
 /// Two services on separate stores, without other load.
 struct Isolated {

@@ -1,9 +1,5 @@
 //! Processes killed during fan-out: each acknowledged post reaches each active follower.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use std::{
     collections::HashSet,
     sync::{
@@ -16,7 +12,8 @@ use std::{
 use futures::{StreamExt as _, future::join, stream};
 use microblog_testkit::{self as testkit, Process, Topology::Single};
 use microblog_timeline::Store;
-use support::{
+
+use crate::support::{
     PATIENCE, client, config, delivery, id,
     pages::{Timeline, deliver_all, until_answered},
     post_id,

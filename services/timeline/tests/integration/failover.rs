@@ -1,9 +1,5 @@
 //! Redis lacks writes of the timeline service, about posts that the post service knows as delivered.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use std::{net::TcpListener, path::Path, process::Command, sync::Arc};
 
 use clap::Parser as _;
@@ -15,8 +11,11 @@ use microblog_testkit::{
     eventually,
     redis::cmd,
 };
-use support::{PATIENCE, System, channel, id, queue::published, run_on, start_relation};
 use tonic::transport::Channel;
+
+use crate::support::{
+    self, PATIENCE, System, channel, id, queue::published, run_on, start_relation,
+};
 
 const AUTHORS: u64 = 12;
 

@@ -1,9 +1,5 @@
 //! Authors who switch to fan-out on read and back under load: no post is lost, none shows twice.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use std::{
     collections::BTreeSet,
     sync::{
@@ -20,7 +16,8 @@ use microblog_testkit::{
     Topology::{Cluster, Single},
 };
 use microblog_timeline::FanoutState;
-use support::{
+
+use crate::support::{
     PATIENCE, System, delivery, id,
     pages::{Timeline, deliver_all, is_newest_first},
     post_id,

@@ -1,10 +1,6 @@
 //! Readers who return after a long time get a complete timeline. Concurrent reads build it once,
 //! and reads keep it.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use std::{
     future::ready,
     time::{Duration, SystemTime},
@@ -22,8 +18,9 @@ use microblog_testkit::{
     },
 };
 use microblog_timeline::BuildLease;
-use support::{
-    PATIENCE, System, client, delivery, id,
+
+use crate::support::{
+    self, PATIENCE, System, client, delivery, id,
     pages::{Timeline, deliver_all},
     post_id, posts,
 };

@@ -1,9 +1,5 @@
 //! Delivery is idempotent: a post is at once in its author's timelines, and once in all timelines.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use futures::future::join_all;
 use microblog_domain::UserId;
 use microblog_proto::timeline as pb;
@@ -12,8 +8,9 @@ use microblog_testkit::{
     Topology::{Cluster, Single},
 };
 use microblog_timeline::{Job, Kind};
-use support::{
-    PATIENCE, System, client, delivery, entry, id,
+
+use crate::support::{
+    self, PATIENCE, System, client, delivery, entry, id,
     pages::{Timeline, deliver_all},
     post_id,
     queue::{drained, published, stored},

@@ -1,15 +1,12 @@
 //! Invalid requests: each invalid field is named, nothing is written, nothing crashes.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use microblog_proto::{common::ErrorReason, timeline as pb};
 use microblog_testkit::Topology::Single;
-use support::{
+use tonic::{Code, Status};
+
+use crate::support::{
     System, assert_invalid_fields, assert_rejected, delivery, id, pages::Timeline, post_id, posts,
 };
-use tonic::{Code, Status};
 
 const WRONG_IDS: [u64; 4] = [0, 1 << 53, 1 << 63, u64::MAX];
 

@@ -1,14 +1,11 @@
 //! Timelines after Redis has lost the data of the timeline service, or of one of its partitions.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use std::{collections::BTreeSet, sync::Mutex};
 
 use futures::future::join;
 use microblog_testkit::Topology;
-use support::{
+
+use crate::support::{
     id,
     pages::{Timeline, is_newest_first},
     posts::WithPosts,

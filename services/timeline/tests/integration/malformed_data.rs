@@ -1,9 +1,5 @@
 //! Malformed data in Redis: it is rebuilt or left in place, and does not affect other users.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use microblog_domain::{PostId, UserId};
 use microblog_testkit::{
     self as testkit,
@@ -12,7 +8,8 @@ use microblog_testkit::{
 };
 use microblog_timeline::{Entry, Job, Kind};
 use prost::Message as _;
-use support::{PATIENCE, System, id, pages::Timeline, post_id, queue::depth};
+
+use crate::support::{PATIENCE, System, id, pages::Timeline, post_id, queue::depth};
 
 fn key(kind: &str, user: u64) -> String {
     let user = UserId::new(user).unwrap();

@@ -1,15 +1,12 @@
 //! Redis at `maxmemory`: home timelines stay readable, and fan-out jobs wait for memory.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use std::time::Duration;
 
 use microblog_proto::{common::ErrorReason, timeline as pb};
 use microblog_testkit::{self as testkit, Topology, redis};
-use support::{System, assert_rejected, delivery, id, post_id, queue};
 use tonic::Code;
+
+use crate::support::{self, System, assert_rejected, delivery, id, post_id, queue};
 
 async fn limit_memory(system: &System, bytes: u64) {
     for node in system.redis.nodes() {

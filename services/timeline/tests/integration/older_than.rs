@@ -1,15 +1,12 @@
 //! The end of timelines at their maximum length: `older_than_id` is set, and no post above it is
 //! missing.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use microblog_domain::UserId;
 use microblog_proto::{relation, timeline as pb};
 use microblog_testkit::{self as testkit, Topology::Single};
 use microblog_timeline::FanoutState;
-use support::{
+
+use crate::support::{
     PATIENCE, System, delivery, entry, id,
     pages::{Timeline, deliver_all, is_newest_first},
     post_id, posts,

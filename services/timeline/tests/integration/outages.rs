@@ -1,10 +1,6 @@
 //! Redis and the relation service killed, restarted and cut off under load. Each acknowledged post
 //! reaches each active follower, and reads get responses meanwhile.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use std::{
     collections::BTreeSet,
     sync::{
@@ -18,7 +14,9 @@ use futures::future::{join, join_all};
 use microblog_proto::{common::ErrorReason, relation, timeline as pb};
 use microblog_testkit::{self as testkit, Process, Topology::Single};
 use microblog_timeline::Store;
-use support::{
+use tonic::{Code, Request, Status};
+
+use crate::support::{
     Client, PATIENCE, assert_rejected, client, config, delivery, id,
     pages::{DEADLINE, OVER, Timeline, UNKNOWN, deliver_all, is_newest_first, until_answered},
     post_id, posts,
@@ -26,7 +24,6 @@ use support::{
     queue::{published, stored},
     relations::{Link, Proxy, Relation},
 };
-use tonic::{Code, Request, Status};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_microblog-timeline");
 

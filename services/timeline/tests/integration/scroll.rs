@@ -1,9 +1,5 @@
 //! Scrolling: no post twice and none skipped, with concurrent posts and equal time stamps.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use std::{collections::BTreeSet, sync::Mutex, time::Duration};
 
 use futures::future::{Either, select};
@@ -11,16 +7,17 @@ use microblog_domain::UserId;
 use microblog_proto::timeline as pb;
 use microblog_testkit::{self as testkit, Topology::Single};
 use microblog_timeline::FanoutState;
-use support::{
-    PATIENCE, System, delivery, id,
+use tokio::{
+    sync::Semaphore,
+    time::{MissedTickBehavior, interval},
+};
+
+use crate::support::{
+    self, PATIENCE, System, delivery, id,
     pages::{Timeline, deliver_all, is_newest_first},
     post_id, posts,
     queue::published,
     relations::import,
-};
-use tokio::{
-    sync::Semaphore,
-    time::{MissedTickBehavior, interval},
 };
 
 const MODES: [&str; 3] = ["hybrid", "push", "pull"];

@@ -1,14 +1,11 @@
 //! Unfollow: late pushes of unfollowed authors never show, and the posts that their posts displaced
 //! return.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use microblog_domain::UserId;
 use microblog_proto::relation as pb;
 use microblog_testkit::{self as testkit, Topology::Single};
-use support::{
+
+use crate::support::{
     PATIENCE, System, delivery, entry, id,
     pages::{Timeline, deliver_all},
     post_id,

@@ -1,26 +1,23 @@
 //! `WatchHomeTimeline`: each post comes soon and once, also for slow or reconnecting callers, and
 //! hidden posts do not come.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use std::time::Duration;
 
 use microblog_domain::UserId;
 use microblog_proto::{relation, timeline as pb};
 use microblog_testkit::{self as testkit, Process, Topology::Single};
 use microblog_timeline::FanoutState;
-use support::{
-    Client, PATIENCE, System, client, delivery, id,
+use tokio::time::{Instant, timeout};
+use tonic::{Code, Status, Streaming};
+
+use crate::support::{
+    self, Client, PATIENCE, System, client, delivery, id,
     pages::{Timeline, deliver_all, is_newest_first},
     post_id, posts,
     posts::start_posts,
     relations::import,
     start_relation,
 };
-use tokio::time::{Instant, timeout};
-use tonic::{Code, Status, Streaming};
 
 /// From delivery to message: about a second, longer on a busy machine.
 const SOON: Duration = Duration::from_secs(20);

@@ -1,9 +1,5 @@
 //! API tests over gRPC, with Redis.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
-mod support;
-
 use std::time::Duration;
 
 use microblog_chassis::status::reason_of;
@@ -13,11 +9,12 @@ use microblog_proto::{
     user::{self as pb},
 };
 use microblog_testkit::{Topology, eventually, redis};
-use support::{
-    PASSWORD, PATIENCE, System, assert_rejected, assert_valid, authenticate, login, login_as,
+use tonic_types::StatusExt as _;
+
+use crate::support::{
+    self, PASSWORD, PATIENCE, System, assert_rejected, assert_valid, authenticate, login, login_as,
     on_each_store, register, registration, try_register,
 };
-use tonic_types::StatusExt as _;
 
 on_each_store! {
     an_account_is_found_by_id_and_name

@@ -1,10 +1,6 @@
 //! Concurrent registrations, deletions and sweeps of the same few names and addresses, with a
 //! sweeper that aborts registrations at any point.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
-mod support;
-
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use futures::future::join_all;
@@ -14,7 +10,8 @@ use microblog_user::{
     Accounts, Email, Error, Hash, Name, Store, Sweeper,
     import::{ImportEntry, ImportResult},
 };
-use support::{
+
+use crate::support::{
     database::{Database, Record as _, recorder, stored},
     on_each_store,
 };

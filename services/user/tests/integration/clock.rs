@@ -1,16 +1,13 @@
 //! Clocks that jumped ahead: registrations are rejected, and a repair sets the clocks back.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
-mod support;
-
 use std::time::{Duration, SystemTime};
 
 use microblog_domain::{Partition, Stamp};
 use microblog_keyspace::redis::pipe;
 use microblog_proto::{common::ErrorReason, user as pb};
 use microblog_testkit::Topology;
-use support::{Client, System, register};
+
+use crate::support::{self, Client, System, register};
 
 const TICKS_PER_YEAR: u64 = 365 * 24 * 3_600 * 4_000;
 

@@ -1,9 +1,5 @@
 //! A process that stops or stalls between two steps leaves no name or address taken.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
-mod support;
-
 use std::time::Duration;
 
 use microblog_domain::Partition;
@@ -12,7 +8,8 @@ use microblog_user::{
     Accounts, ClaimOwner, Draft, Hash, IdentifierKind, Login, Name, Password, Registration, Store,
     Sweeper, User, import::ImportEntry, registration::RegistrationRequest,
 };
-use support::{PASSWORD, PATIENCE, accounts, draft, on_each_store};
+
+use crate::support::{self, PASSWORD, PATIENCE, accounts, draft, on_each_store};
 
 on_each_store! {
     an_interrupted_registration_leaves_no_claims

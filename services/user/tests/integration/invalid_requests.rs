@@ -1,13 +1,11 @@
 //! Invalid requests: each invalid field is named, nothing is written, nothing crashes.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
-mod support;
-
 use microblog_proto::{common::ErrorReason as Reason, user as pb};
 use microblog_testkit::Topology;
-use support::{
-    PASSWORD, System, assert_invalid_fields, assert_rejected, assert_valid, register, registration,
+
+use crate::support::{
+    self, PASSWORD, System, assert_invalid_fields, assert_rejected, assert_valid, register,
+    registration,
 };
 
 const IDS: [u64; 4] = [0, 1 << 53, 1 << 63, u64::MAX];

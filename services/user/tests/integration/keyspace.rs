@@ -1,9 +1,5 @@
 //! The cost of the service in Redis commands, and its `Verify` and repair.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
-mod support;
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
@@ -14,7 +10,10 @@ use microblog_keyspace::redis::cmd;
 use microblog_proto::{common::ErrorReason as Reason, user as pb};
 use microblog_testkit::{self as testkit, Store as Redis, Topology};
 use microblog_user::{Draft, ProfileField};
-use support::{PASSWORD, PATIENCE, System, accounts, assert_rejected, draft, login, register};
+
+use crate::support::{
+    self, PASSWORD, PATIENCE, System, accounts, assert_rejected, draft, login, register,
+};
 
 fn profile(id: u64) -> String {
     format!("user:{{{}}}:profile:{id}", Partition::of_id(id))

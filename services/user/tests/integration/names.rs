@@ -1,14 +1,13 @@
 //! Names in a text, resolved to accounts.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
-mod support;
-
 use microblog_domain::UserId;
 use microblog_proto::user as pb;
 use microblog_testkit::Topology;
 use microblog_user::{Email, IdentifierKind, Name, Registration};
-use support::{Client, PASSWORD, System, accounts, assert_invalid_fields, on_each_store, register};
+
+use crate::support::{
+    self, Client, PASSWORD, System, accounts, assert_invalid_fields, on_each_store, register,
+};
 
 on_each_store! {
     names_in_any_case_are_resolved_in_their_order

@@ -1,14 +1,11 @@
 //! The service as a process: crashes, Redis outages, and its log.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
-
-mod support;
-
 use std::time::{Duration, Instant};
 
 use microblog_proto::{common::ErrorReason as Reason, user as pb};
 use microblog_testkit::{Process, RedisServer, Store as Redis, Topology, eventually};
-use support::{
+
+use crate::support::{
     PASSWORD, PATIENCE, System, assert_rejected, assert_valid, authenticate, connect,
     database::{Database, Record as _},
     login, on_each_store, register, registration,

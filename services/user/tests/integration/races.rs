@@ -1,16 +1,13 @@
 //! Concurrency: names and addresses have one owner, and repeated requests have one effect.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
-mod support;
-
 use std::collections::HashSet;
 
 use futures::future::join_all;
 use microblog_chassis::status::reason_of;
 use microblog_proto::{common::ErrorReason as Reason, user as pb};
 use microblog_testkit::Topology;
-use support::{
+
+use crate::support::{
     Client, PASSWORD, System, assert_valid, login, on_each_store, register, registration,
     try_register, with_retries,
 };

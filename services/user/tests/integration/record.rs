@@ -1,10 +1,6 @@
 //! The record in SQL has what Redis has: changes and what was there before, also after the database
 //! was away. What Redis has lost comes back from there, and nothing that has ended.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-mod support;
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::{Duration, SystemTime},
@@ -32,12 +28,13 @@ use proptest::{
     test_runner::{Config as ProptestConfig, TestRunner},
 };
 use sqlx::{Row as _, any::AnyRow};
-use support::{
-    PASSWORD, PATIENCE, System, assert_rejected, assert_valid, authenticate,
+use tonic::Code;
+
+use crate::support::{
+    self, PASSWORD, PATIENCE, System, assert_rejected, assert_valid, authenticate,
     database::{Database, Record as _, admin_of, recorder, stored},
     draft, login, register,
 };
-use tonic::Code;
 
 /// Returns the deleted accounts: whether they are confirmed, and the names that are held.
 async fn deletions(database: &Database) -> BTreeMap<u64, (bool, String)> {

@@ -1,9 +1,5 @@
 //! Sessions and failed log-ins at the level of the store.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
-mod support;
-
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use microblog_domain::UserId;
@@ -13,7 +9,8 @@ use microblog_user::{
     Accounts, Email, Fingerprint, Hash, Login, Token,
     store::{Attempt, SESSIONS_MAX, Store},
 };
-use support::{PASSWORD, PATIENCE, System, accounts, assert_rejected, register};
+
+use crate::support::{self, PASSWORD, PATIENCE, System, accounts, assert_rejected, register};
 
 /// An account whose sessions a store opens without a log-in.
 struct Account {

@@ -1,8 +1,5 @@
 //! Streams of batches: the server's side against a client of the test, and the client's side against
 //! servers of the test.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
-
-mod support;
 
 use std::{
     convert::Infallible,
@@ -29,7 +26,6 @@ use microblog_proto::{
 use microblog_testkit::PATIENCE;
 use prost::Message as _;
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
-use support::{Server, Stub, config, eventually, get};
 use tokio::{
     sync::{Semaphore, mpsc},
     time::{sleep, timeout},
@@ -37,6 +33,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request, Status, Streaming, body::Body, client, server, transport::Channel};
 use tonic_prost::ProstCodec;
+
+use crate::support::{Server, Stub, config, eventually, get};
 
 const PATH: &str = "/microblog.common.v1.BatchService/Exchange";
 const GET: &str = "/microblog.user.v1.UserService/GetUserByName";

@@ -1,9 +1,5 @@
 //! Connection age.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails panics")]
-
-mod support;
-
 use std::{
     collections::HashSet,
     sync::{Arc, Mutex},
@@ -13,7 +9,7 @@ use microblog_chassis::Config;
 use microblog_proto::user::GetUserByNameRequest;
 use tonic::Request;
 
-use support::{Server, Stub, config, eventually, request};
+use crate::support::{Server, Stub, config, eventually, request};
 
 #[tokio::test]
 async fn max_connection_age_closes_old_connections() {

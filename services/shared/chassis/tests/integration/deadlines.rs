@@ -1,7 +1,4 @@
 //! Deadlines and trace context: enforced and propagated.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
-
-mod support;
 
 use std::{
     sync::{Arc, Mutex},
@@ -11,8 +8,9 @@ use std::{
 use futures::{StreamExt as _, stream};
 use microblog_chassis::{Config, Peer, context};
 use microblog_proto::user::{VerifyRequest, VerifyResponse};
-use support::{Server, Stub, code_and_reason, config, get, request};
 use tonic::{Code, Request};
+
+use crate::support::{Server, Stub, code_and_reason, config, get, request};
 
 const TRACEPARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 const LONG: Option<Duration> = Some(Duration::from_secs(30));

@@ -1,7 +1,4 @@
 //! Health checks and server reflection.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
-
-mod support;
 
 use std::sync::{
     Arc,
@@ -10,11 +7,12 @@ use std::sync::{
 
 use futures::{FutureExt as _, StreamExt as _};
 use microblog_testkit::PATIENCE;
-use support::{NAME, Server, Stub, config, eventually};
 use tonic::Code;
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
+
+use crate::support::{self, NAME, Server, Stub, config, eventually};
 
 async fn health(server: &Server, service: &str) -> Result<ServingStatus, Code> {
     let request = HealthCheckRequest { service: service.to_owned() };

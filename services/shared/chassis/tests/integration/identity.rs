@@ -1,7 +1,4 @@
 //! Caller identity: propagated between servers; unsigned identities are rejected.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
-
-mod support;
 
 use std::{fs, sync::Arc};
 
@@ -15,11 +12,12 @@ use microblog_domain::UserId;
 use microblog_proto::user::{
     GetUserByNameRequest, VerifyRequest, VerifyResponse, user_service_client::UserServiceClient,
 };
-use support::{Server, Stub, code_and_reason, config, get, request};
 use tempfile::NamedTempFile;
 use tokio::sync::mpsc;
 use tonic::{Code, Request, Status};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+
+use crate::support::{Server, Stub, code_and_reason, config, get, request};
 
 const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 const OTHER: &str = "101112131415161718191a1b1c1d1e1f000102030405060708090a0b0c0d0e0f";

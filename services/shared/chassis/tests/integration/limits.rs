@@ -1,7 +1,4 @@
 //! Server limits, and isolation of failing calls.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
-
-mod support;
 
 use std::{
     sync::{
@@ -18,11 +15,12 @@ use microblog_proto::user::{
     user_service_client::UserServiceClient,
 };
 use microblog_testkit::PATIENCE;
-use support::{Server, Stub, code_and_reason, config, eventually, get, request};
 use tokio::sync::Semaphore;
 use tonic::{Code, Request, Status, client::Grpc, metadata::AsciiMetadataKey};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 use tonic_prost::ProstCodec;
+
+use crate::support::{self, Server, Stub, code_and_reason, config, eventually, get, request};
 
 /// A service whose calls each wait for a semaphore permit, and the number in flight.
 fn gated() -> (Stub, Arc<Semaphore>, Arc<AtomicUsize>) {

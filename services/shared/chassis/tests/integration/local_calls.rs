@@ -1,7 +1,4 @@
 //! Local calls: direct, with the same deadlines, traces and isolation as remote ones.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
-
-mod support;
 
 use std::{
     future::Future,
@@ -16,9 +13,10 @@ use futures::FutureExt as _;
 use microblog_chassis::{Peer, Service, context, mutate};
 use microblog_proto::Peer as _;
 use microblog_testkit::PATIENCE;
-use support::{Server, Stub, code_and_reason, config, eventually, request};
 use tokio::{sync::Semaphore, time::timeout};
 use tonic::{Code, Request, Response, Status};
+
+use crate::support::{Server, Stub, code_and_reason, config, eventually, request};
 
 const PATH: &str = "/microblog.user.v1.UserService/GetUserByName";
 

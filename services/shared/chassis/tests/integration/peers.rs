@@ -1,7 +1,4 @@
 //! Unavailable, recovering and invalid peers.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
-
-mod support;
 
 use std::{
     collections::HashSet,
@@ -20,8 +17,9 @@ use microblog_proto::user::{
 };
 use microblog_testkit::PATIENCE;
 use socket2::{Domain, Socket, Type};
-use support::{Port, Server, Stub, code_and_reason, config, eventually, get, request};
 use tonic::{Code, Request, Status};
+
+use crate::support::{Port, Server, Stub, code_and_reason, config, eventually, get, request};
 
 fn assert_unavailable(status: &Status) {
     let expected = (Code::Unavailable, "ERROR_REASON_PEER_UNAVAILABLE".to_owned());

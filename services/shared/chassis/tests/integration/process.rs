@@ -1,10 +1,8 @@
 //! A whole process: workers on one port, signals, a second instance.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
-
-mod support;
 
 use nix::sys::signal::Signal;
-use support::{
+
+use crate::support::{
     eventually, get,
     process::{Process, get_answered, peer, run_if_started},
 };

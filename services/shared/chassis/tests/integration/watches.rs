@@ -1,7 +1,4 @@
 //! Watches: a separate concurrency limit, and no delay of the drain.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
-
-mod support;
 
 use std::time::{Duration, Instant};
 
@@ -11,8 +8,9 @@ use microblog_proto::user::{
     VerifyRequest, VerifyResponse, user_service_client::UserServiceClient,
 };
 use microblog_testkit::PATIENCE;
-use support::{Server, Stub, code_and_reason, config, eventually, request};
 use tonic::{Code, Status, Streaming};
+
+use crate::support::{Server, Stub, code_and_reason, config, eventually, request};
 
 type Answers = BoxStream<'static, Result<VerifyResponse, Status>>;
 

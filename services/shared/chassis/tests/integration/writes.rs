@@ -1,8 +1,5 @@
 //! Writes continue without their callers. The drain waits for them, and for nothing longer than
 //! necessary.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
-
-mod support;
 
 use std::{
     io::{Read as _, Write as _},
@@ -16,9 +13,10 @@ use std::{
 use futures::FutureExt as _;
 use microblog_chassis::{Peer, ServeError, context, mutate, serve};
 use microblog_testkit::PATIENCE;
-use support::{Server, Stub, code_and_reason, config, eventually, get, request};
 use tokio::{io::AsyncReadExt as _, sync::Semaphore};
 use tonic::{Code, Status};
+
+use crate::support::{Server, Stub, code_and_reason, config, eventually, get, request};
 
 /// A service whose writes wait for a semaphore permit.
 fn writer() -> (Stub, Arc<Semaphore>, Arc<AtomicUsize>, Arc<AtomicUsize>) {

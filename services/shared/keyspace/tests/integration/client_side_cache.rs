@@ -1,10 +1,6 @@
 //! The client-side cache never returns stale values, whatever happens to keys and connections, and
 //! saves most reads.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
 use std::{
     sync::{
         Arc,
@@ -18,7 +14,8 @@ use microblog_keyspace::{ClientSideCache, Config, Error, Keyspace, Kind, decode,
 use microblog_testkit::{ADMIN, PATIENCE, RedisCluster, RedisServer, eventually, free_port};
 use rand::RngExt as _;
 use redis::{aio::MultiplexedConnection, cmd};
-use support::{
+
+use crate::support::{
     LIBRARY, certificates::Certificates, migration::Migration, open_ready, sentinels, timed,
 };
 

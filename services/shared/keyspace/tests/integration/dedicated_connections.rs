@@ -1,14 +1,11 @@
 //! Dedicated connections: blocking reads do not delay other calls.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
 use std::time::Duration;
 
 use microblog_keyspace::{Config, Keyspace, redis};
 use microblog_testkit::{ADMIN, PATIENCE, RedisServer, Sentinels, Store, Topology, eventually};
-use support::{LIBRARY, key, open, put, timed};
+
+use crate::support::{LIBRARY, key, open, put, timed};
 
 const BLOCK: Duration = Duration::from_secs(8);
 const LONGEST: Duration = PATIENCE;

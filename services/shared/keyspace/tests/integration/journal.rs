@@ -1,13 +1,10 @@
 //! Change journals: a function appends only to a journal that has what its caller has seen.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
 use microblog_domain::Partition;
 use microblog_keyspace::{Call, Config, Error, Keyspace, Library, redis};
 use microblog_testkit::RedisServer;
-use support::{USER, key};
+
+use crate::support::{USER, key};
 
 const LIBRARY: Library = Library {
     name: "test",

@@ -1,10 +1,6 @@
 //! Pages of a sorted set against a model: no duplicates and no gaps, in both orders, with equal
 //! scores, and while entries are added and removed between pages.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use microblog_keyspace::{Entry, Keyspace, Order, Range, redis};
@@ -14,7 +10,8 @@ use proptest::{
     prelude::*,
     test_runner::{TestCaseResult, TestRunner},
 };
-use support::{USER, key, open};
+
+use crate::support::{USER, key, open};
 
 /// A change before a page is read.
 #[derive(Clone, Debug)]

@@ -1,10 +1,6 @@
 //! Redis stops, freezes, fails over and returns. Meanwhile every call fails with Unavailable within
 //! its timeout; afterwards calls succeed without intervention.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
 use std::{
     sync::{
         Arc,
@@ -16,14 +12,15 @@ use std::{
 use microblog_domain::Partition;
 use microblog_keyspace::{Batch, Call, Config, Keyspace, decode, redis};
 use microblog_testkit::{PATIENCE, RedisCluster, RedisServer, Sentinels, eventually};
-use support::{
-    LIBRARY, USER, get, key,
-    migration::{Migration, cluster_command},
-    open, open_ready, put, send, timed,
-};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
     net::{TcpListener, TcpStream},
+};
+
+use crate::support::{
+    LIBRARY, USER, get, key,
+    migration::{Migration, cluster_command},
+    open, open_ready, put, send, timed,
 };
 
 // The default timeout of a call's three steps, and a margin for a busy machine. A call that hangs

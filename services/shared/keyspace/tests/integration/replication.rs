@@ -1,14 +1,11 @@
 //! Calls wait until replicas have the changes that their results rely on. A change that the primary
 //! has lost since is not taken for replicated.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
 use microblog_domain::Partition;
 use microblog_keyspace::{Batch, Call, Config, Error, Keyspace, Library, redis};
 use microblog_testkit::{RedisCluster, RedisServer};
-use support::{USER, key};
+
+use crate::support::{USER, key};
 
 const LIBRARY: Library = Library {
     name: "test",

@@ -1,12 +1,9 @@
 //! Sentinels that disagree, or report another primary while the old one still accepts calls.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
 use microblog_keyspace::{Config, Keyspace, redis};
 use microblog_testkit::{LoneSentinel, PATIENCE, RedisServer, Sentinels, eventually};
-use support::{LIBRARY, USER, get, key, open};
+
+use crate::support::{LIBRARY, USER, get, key, open};
 
 /// Starts two servers that know their names.
 async fn servers() -> [RedisServer; 2] {

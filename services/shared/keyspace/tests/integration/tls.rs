@@ -1,12 +1,9 @@
 //! Redis over TLS, with a private certificate authority.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
 use microblog_keyspace::{Config, Error, Keyspace};
 use microblog_testkit::{Authority, PATIENCE, Sentinels, eventually, free_port};
-use support::{LIBRARY, USER, certificates::Certificates, get, key, put, send};
+
+use crate::support::{LIBRARY, USER, certificates::Certificates, get, key, put, send};
 
 fn open(config: &Config) -> Keyspace {
     Keyspace::open(config, LIBRARY).unwrap()

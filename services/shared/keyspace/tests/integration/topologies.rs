@@ -1,14 +1,13 @@
 //! All topologies behave the same: commands, calls, batches, pages, loading of functions, and errors.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod support;
-
 use std::time::Duration;
 
 use microblog_domain::Partition;
 use microblog_keyspace::{Batch, Call, Entry, Keyspace, Order, Range, decode, redis};
-use support::{Any, cluster, get, key, open, open_ready, put, send, sentinels, single, timed};
+
+use crate::support::{
+    self, Any, cluster, get, key, open, open_ready, put, send, sentinels, single, timed,
+};
 
 #[tokio::test]
 async fn single_server_serves_all_kinds_of_calls() {

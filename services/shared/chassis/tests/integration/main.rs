@@ -1,0 +1,17 @@
+//! Servers and their callers, over the network and within a process.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
+mod call_batches;
+mod connections;
+mod deadlines;
+mod health;
+mod identity;
+mod limits;
+mod local_calls;
+mod peers;
+mod process;
+#[path = "../support/mod.rs"]
+mod support;
+mod watches;
+mod writes;

@@ -10,7 +10,6 @@ mod identity;
 mod limits;
 mod local_calls;
 mod peers;
-mod process;
 #[path = "../support/mod.rs"]
 mod support;
 mod watches;

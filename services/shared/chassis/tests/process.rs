@@ -1,8 +1,10 @@
 //! A whole process: workers on one port, signals, a second instance.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
+mod support;
 
 use nix::sys::signal::Signal;
-
-use crate::support::{
+use support::{
     eventually, get,
     process::{Process, get_answered, peer, run_if_started},
 };

@@ -255,8 +255,8 @@ fn since<T: From<SystemTime>>(version: u64) -> Option<T> {
 
 /// Encodes since when the viewer follows a target; `None` if that is not known.
 pub(crate) fn following_since(relation: &Relation) -> Option<pb::FollowingSince> {
-    let since = since(relation.following_version)?;
-    Some(pb::FollowingSince { user_id: relation.target.get(), since: Some(since) })
+    let version = Some(relation.following_version).filter(|&version| version > 0)?;
+    Some(pb::FollowingSince { user_id: relation.target.get(), since: since(version) })
 }
 
 /// Encodes the entries of a page.

@@ -59,7 +59,9 @@ async fn reads_cost_the_same_for_a_hundred_and_a_hundred_thousand_entries() {
         let of_times = meter.cost(async |_| {
             system.client.clone().batch_get_relations(with_times.clone()).await.unwrap();
         });
-        assert_eq!(of_times.await, Cost::new(1, &[("smismember", 2), ("zrange", 5)]));
+        // The viewer's list is too long to read: the targets are looked up.
+        let commands = [("smismember", 2), ("zmscore", 1), ("zrange", 5)];
+        assert_eq!(of_times.await, Cost::new(2, &commands));
 
         let few = pb::BatchGetRelationsRequest {
             target_ids: request.target_ids[..7].to_vec(),

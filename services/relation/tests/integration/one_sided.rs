@@ -132,8 +132,11 @@ async fn repeated_calls_write_nothing_if_both_sides_agree() {
     let state = async |admin: &mut _| -> Vec<Option<String>> {
         let mut state = Vec::new();
         for owner in [one, two, 3, 4] {
-            let clock = format!("rel:{{{}}}:clock", user(owner).partition());
-            state.push(cmd("GET").arg(clock).query_async(admin).await.unwrap());
+            // The end of a follow that is not there issues a version for the record.
+            if owner != two {
+                let clock = format!("rel:{{{}}}:clock", user(owner).partition());
+                state.push(cmd("GET").arg(clock).query_async(admin).await.unwrap());
+            }
             for (kind, peer) in [("following", id(two)), ("followers", id(one))] {
                 let mut read = cmd("ZSCORE");
                 read.arg(key(kind, owner)).arg(peer);

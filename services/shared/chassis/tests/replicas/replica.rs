@@ -37,7 +37,7 @@ pub(crate) fn hosts<const COUNT: usize>() -> [SocketAddr; COUNT] {
     let network = NETWORKS.fetch_add(1, SeqCst);
     let run = u8::try_from(std::process::id() % 250).unwrap();
     let ip = |host: usize| Ipv4Addr::new(127, network, run, u8::try_from(host + 1).unwrap());
-    let port = TcpListener::bind((ip(0), 0)).unwrap().local_addr().unwrap().port();
+    let port = microblog_testkit::free_port();
     std::array::from_fn(|host| SocketAddr::from((ip(host), port)))
 }
 

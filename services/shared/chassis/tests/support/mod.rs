@@ -186,7 +186,9 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(service: Service, config: Config) -> Self {
-        Self::start_on(TcpListener::bind("127.0.0.1:0").unwrap(), service, config)
+        // Another server may be started at its address later.
+        let address = ("127.0.0.1", microblog_testkit::free_port());
+        Self::start_on(TcpListener::bind(address).unwrap(), service, config)
     }
 
     pub(crate) fn start_on(listener: TcpListener, service: Service, config: Config) -> Self {

@@ -5,5 +5,6 @@
 
 pub(crate) mod accounts;
 pub(crate) mod deletions;
+pub(crate) mod external_accounts;
 pub(crate) mod posts;
 pub(crate) mod relations;

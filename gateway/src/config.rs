@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use microblog_chassis as chassis;
 
-use crate::limits;
+use crate::{callers::Callers, limits};
 
 /// The gateway of microblog: composes the services' calls into what applications call
 #[derive(Clone, clap::Parser)]
@@ -63,6 +63,11 @@ pub struct Config {
     #[arg(long, env = "MICROBLOG_SESSION_CHECK_MS", value_name = "MS", default_value_t = 30_000,
           value_parser = clap::value_parser!(u64).range(1..))]
     pub session_check_ms: u64,
+
+    /// JSON file of the service callers, with hashes of their secrets; read again within seconds when
+    /// it changes. Without it, only people call
+    #[arg(long, env = "MICROBLOG_CALLERS_FILE", value_name = "FILE")]
+    pub callers_file: Option<Callers>,
 
     /// Rate limits
     #[command(flatten)]

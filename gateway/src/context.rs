@@ -1,4 +1,4 @@
-//! The context of a call: the viewer from the session token, the account that the request names,
+//! The context of a call: the viewer from the credentials, the account that the request names,
 //! and whose content is viewed.
 
 use std::sync::Arc;
@@ -12,82 +12,88 @@ use microblog_proto::{
     user,
 };
 use tokio::sync::OnceCell;
-use tonic::{Status, metadata::MetadataMap};
+use tonic::Status;
 
-use crate::{errors, limits::Limit, sessions::RecentSessions, state::Gateway};
+use crate::{
+    credentials::{ActingCaller, Credentials, Token},
+    errors,
+    limits::Limit,
+    sessions::RecentSessions,
+    state::Gateway,
+};
 
-/// A session token from the metadata of a call, not verified. Has no `Debug`, so that it is never
-/// logged.
-#[derive(Clone)]
-pub(crate) struct Token(String);
-
-impl Token {
-    /// Reads the token of a call that works without one, too.
-    ///
-    /// A header other than `Bearer <token>` is rejected, not ignored: its sender expects to be
-    /// authenticated.
-    pub(crate) fn optional(metadata: &MetadataMap) -> Result<Option<Self>, Status> {
-        let invalid =
-            || status::unauthenticated(ErrorReason::TokenInvalid, "the session token is not valid");
-        let mut headers = metadata.get_all("authorization").iter();
-        let Some(header) = headers.next() else { return Ok(None) };
-        if headers.next().is_some() {
-            return Err(invalid());
-        }
-        let (scheme, token) =
-            header.to_str().ok().and_then(|text| text.split_once(' ')).ok_or_else(invalid)?;
-        let token = token.trim();
-        if !scheme.eq_ignore_ascii_case("bearer") || token.is_empty() {
-            return Err(invalid());
-        }
-        Ok(Some(Self(token.to_owned())))
-    }
-
-    /// Reads the token of a call that requires one.
-    pub(crate) fn required(metadata: &MetadataMap) -> Result<Self, Status> {
-        let missing = || {
-            let text = "needs a session token: send metadata `authorization: Bearer <token>`";
-            status::unauthenticated(ErrorReason::TokenMissing, text)
-        };
-        Self::optional(metadata)?.ok_or_else(missing)
-    }
-
-    /// Returns the token itself, to send it to the user service.
-    pub(crate) fn into_inner(self) -> String {
-        self.0
-    }
-}
-
-/// Returns the account that a token belongs to, or TOKEN_INVALID. The gateway's further calls for
-/// the same request carry this identity. One call: user.Authenticate.
-pub(crate) async fn authenticate(gateway: &Gateway, token: Token) -> Result<UserId, Status> {
-    let request = user::AuthenticateRequest { token: token.0.clone() };
-    let response = errors::reply(gateway.peers.user().authenticate(request).await, &[]);
-    let response = response.inspect_err(|_| gateway.sessions.remove(&token.0))?;
-    let viewer = errors::user_id(response.user_id)?;
-    gateway.sessions.insert(&token.0, viewer);
+/// Returns the viewer: the account of a session token, or TOKEN_INVALID; or the account that a service
+/// caller acts for, or VIEWER_NOT_FOUND. The gateway's further calls for the same request carry this
+/// identity. One call: user.Authenticate, or for a service caller
+/// user.GetUser or user.GetAccount.
+pub(crate) async fn authenticate(
+    gateway: &Gateway,
+    credentials: Credentials,
+) -> Result<UserId, Status> {
+    let viewer = match credentials {
+        Credentials::Session(token) => session_user(gateway, &token).await?,
+        Credentials::Caller(acting) => acted_for(gateway, &acting).await?,
+    };
     chassis::context::act_for(viewer);
     Ok(viewer)
 }
 
+async fn session_user(gateway: &Gateway, token: &Token) -> Result<UserId, Status> {
+    let request = user::AuthenticateRequest { token: token.as_str().to_owned() };
+    let response = errors::reply(gateway.peers.user().authenticate(request).await, &[]);
+    let response = response.inspect_err(|_| gateway.sessions.remove(token.as_str()))?;
+    let viewer = errors::user_id(response.user_id)?;
+    gateway.sessions.insert(token.as_str(), viewer);
+    Ok(viewer)
+}
+
+async fn acted_for(gateway: &Gateway, acting: &ActingCaller) -> Result<UserId, Status> {
+    let (client, user_id) = (gateway.peers.user(), acting.viewer.get());
+    let not_found = |status: Status| match status::reason_of(&status) {
+        Some(ErrorReason::UserNotFound) => {
+            status::not_found(ErrorReason::ViewerNotFound, "the viewer does not exist")
+        }
+        _ => status,
+    };
+    if acting.caller.acts_for_own() {
+        // The account does not view its private part: the system checks who identifies it.
+        let account = chassis::context::as_system(async {
+            client.get_account(user::GetAccountRequest { user_id }).await
+        });
+        let account = errors::reply(account.await, &[]).map_err(not_found)?.account;
+        let external = errors::required(account)?.external.unwrap_or_default();
+        acting.caller.check_issuer(&external.issuer)?;
+    } else {
+        let response = client.get_user(user::GetUserRequest { user_id }).await;
+        errors::reply(response, &[]).map_err(not_found)?;
+    }
+    Ok(acting.viewer)
+}
+
 /// Returns the result of a read. If the session was verified recently, it is pending, and the read's
 /// first user.BatchGetUsers verifies it; user.Authenticate follows only a read that did not verify it.
-/// Otherwise user.Authenticate precedes the read. The error of the session wins.
+/// Otherwise user.Authenticate precedes the read. The error of the session wins. The account that a
+/// service caller acts for is pending, and that call returns whether it exists; for a caller that may
+/// act for its own accounts only, user.GetAccount precedes the read.
 ///
 /// Only for reads: if the session has ended meanwhile, the result is discarded.
 pub(crate) async fn authenticate_within<T, F>(
     gateway: &Gateway,
-    token: Token,
+    credentials: Credentials,
     read: impl FnOnce(Arc<Session>) -> F,
 ) -> Result<T, Status>
 where
     F: Future<Output = Result<T, Status>>,
 {
-    let session = Arc::new(match gateway.sessions.viewer(&token.0) {
-        Some(viewer) => Session { token, viewer, outcome: OnceCell::new() },
+    let pending = match &credentials {
+        Credentials::Session(token) => gateway.sessions.viewer(token.as_str()),
+        Credentials::Caller(acting) => (!acting.caller.acts_for_own()).then_some(acting.viewer),
+    };
+    let session = Arc::new(match pending {
+        Some(viewer) => Session { credentials, viewer, outcome: OnceCell::new() },
         None => {
-            let viewer = authenticate(gateway, token.clone()).await?;
-            Session { token, viewer, outcome: OnceCell::new_with(Some(Ok(()))) }
+            let viewer = authenticate(gateway, credentials.clone()).await?;
+            Session { credentials, viewer, outcome: OnceCell::new_with(Some(Ok(()))) }
         }
     });
     chassis::context::act_for(session.viewer);
@@ -100,14 +106,16 @@ where
 /// [`authenticate_within`].
 pub(crate) async fn authenticate_optional_within<T, F>(
     gateway: &Gateway,
-    token: Option<Token>,
+    credentials: Option<Credentials>,
     read: impl FnOnce(Option<Arc<Session>>) -> F,
 ) -> Result<T, Status>
 where
     F: Future<Output = Result<T, Status>>,
 {
-    match token {
-        Some(token) => authenticate_within(gateway, token, |session| read(Some(session))).await,
+    match credentials {
+        Some(credentials) => {
+            authenticate_within(gateway, credentials, |session| read(Some(session))).await
+        }
         None => read(None).await,
     }
 }
@@ -125,46 +133,77 @@ pub(crate) async fn verify_beside<T>(
     tokio::try_join!(session.verify(gateway), reads).map(|(_verified, result)| result)
 }
 
-/// The session of a read. Has no `Debug`, so that the token is never logged.
+/// The session of a read.
 pub(crate) struct Session {
-    token: Token,
-    /// The viewer, as last verified.
+    credentials: Credentials,
+    /// The viewer, as last verified, or as the service caller sent it.
     pub(crate) viewer: UserId,
     /// The outcome of the verification by this read; not set while the session is pending.
     outcome: OnceCell<Result<(), Status>>,
 }
 
 impl Session {
-    /// Returns the token for user.BatchGetUsers to verify; `None` if the session is not pending.
+    /// Returns the token for user.BatchGetUsers to verify; `None` if none is pending.
     pub(crate) fn pending_token(&self) -> Option<String> {
-        self.outcome.get().is_none().then(|| self.token.0.clone())
-    }
-
-    /// Ends the pending state if user.BatchGetUsers returned the viewer as the session's account.
-    /// Another account, and 0 from a service that does not know the token's field, leave it pending.
-    pub(crate) fn confirm(&self, sessions: &RecentSessions, session_user_id: u64) {
-        if session_user_id == self.viewer.get() && self.outcome.set(Ok(())).is_ok() {
-            sessions.insert(&self.token.0, self.viewer);
+        match &self.credentials {
+            Credentials::Session(token) if self.is_pending() => Some(token.as_str().to_owned()),
+            _ => None,
         }
     }
 
-    /// Verifies the session if it is pending. One call at most: user.Authenticate.
+    /// Returns the viewer of a service caller, whose profile user.BatchGetUsers must have; `None` if
+    /// none is pending.
+    pub(crate) fn pending_viewer(&self) -> Option<UserId> {
+        match &self.credentials {
+            Credentials::Caller(acting) if self.is_pending() => Some(acting.viewer),
+            _ => None,
+        }
+    }
+
+    fn is_pending(&self) -> bool {
+        self.outcome.get().is_none()
+    }
+
+    /// Ends the pending state if user.BatchGetUsers returned the viewer as the session's account, or
+    /// the profile of the service caller's viewer. Another account, and 0 from a service that does not
+    /// know the token's field, leave it pending.
+    pub(crate) fn confirm(
+        &self,
+        sessions: &RecentSessions,
+        response: &user::BatchGetUsersResponse,
+    ) {
+        let viewer = self.viewer.get();
+        match &self.credentials {
+            Credentials::Session(token) => {
+                if response.session_user_id == viewer && self.outcome.set(Ok(())).is_ok() {
+                    sessions.insert(token.as_str(), self.viewer);
+                }
+            }
+            Credentials::Caller(_) => {
+                if response.users.iter().any(|user| user.id == viewer) {
+                    let _ = self.outcome.set(Ok(()));
+                }
+            }
+        }
+    }
+
+    /// Verifies the session if it is pending. One call at most: that of [`authenticate`].
     async fn verify(&self, gateway: &Gateway) -> Result<(), Status> {
         let outcome = async {
-            let viewer = authenticate(gateway, self.token.clone()).await?;
+            let viewer = authenticate(gateway, self.credentials.clone()).await?;
             errors::required((viewer == self.viewer).then_some(()))
         };
         self.outcome.get_or_init(|| outcome).await.clone()
     }
 }
 
-/// Returns the viewer after checking a rate limit. One call: user.Authenticate.
+/// Returns the viewer after checking a rate limit. The call of [`authenticate`].
 pub(crate) async fn authenticate_limited(
     gateway: &Gateway,
-    token: Token,
+    credentials: Credentials,
     limit: &Limit<UserId>,
 ) -> Result<UserId, Status> {
-    let viewer = authenticate(gateway, token).await?;
+    let viewer = authenticate(gateway, credentials).await?;
     limit.check(&viewer)?;
     Ok(viewer)
 }
@@ -305,55 +344,24 @@ impl Subject {
 
 #[cfg(test)]
 mod tests {
-    use tonic::Code;
-
     use super::*;
-
-    fn read(headers: &[&'static str]) -> Result<Option<String>, ErrorReason> {
-        let mut metadata = MetadataMap::new();
-        for header in headers {
-            metadata.append("authorization", header.parse().unwrap());
-        }
-        Token::optional(&metadata)
-            .map(|token| token.map(Token::into_inner))
-            .map_err(|status| status::reason_of(&status).unwrap())
-    }
-
-    #[test]
-    fn the_scheme_is_case_insensitive() {
-        for header in ["Bearer abc", "bearer abc", "BEARER  abc "] {
-            assert_eq!(read(&[header]), Ok(Some("abc".to_owned())), "{header}");
-        }
-    }
-
-    #[test]
-    fn an_invalid_header_is_rejected_and_not_ignored() {
-        for header in ["", "Bearer", "Bearer ", "Basic abc", "abc", "Bearerabc"] {
-            assert_eq!(read(&[header]), Err(ErrorReason::TokenInvalid), "{header}");
-        }
-        assert_eq!(read(&["Bearer a", "Bearer b"]), Err(ErrorReason::TokenInvalid));
-    }
-
-    #[test]
-    fn a_required_token_that_is_missing_is_reported() {
-        assert_eq!(read(&[]), Ok(None));
-        let status = Token::required(&MetadataMap::new()).err().unwrap();
-        assert_eq!(status.code(), Code::Unauthenticated);
-        assert_eq!(status::reason_of(&status), Some(ErrorReason::TokenMissing));
-    }
 
     #[test]
     fn a_session_is_pending_until_its_account_is_confirmed() {
         let [ann, bob] = [7, 8].map(|id| UserId::new(id).unwrap());
-        let token = Token("abc".to_owned());
-        let session = Session { token, viewer: ann, outcome: OnceCell::new() };
+        let credentials = Credentials::Session(Token::from("abc"));
+        let session = Session { credentials, viewer: ann, outcome: OnceCell::new() };
         let sessions = RecentSessions::default();
+        let confirm = |session_user_id| {
+            let response = user::BatchGetUsersResponse { session_user_id, ..Default::default() };
+            session.confirm(&sessions, &response);
+        };
         for other in [0, bob.get()] {
-            session.confirm(&sessions, other);
+            confirm(other);
             assert_eq!(session.pending_token().as_deref(), Some("abc"));
             assert_eq!(sessions.viewer("abc"), None);
         }
-        session.confirm(&sessions, ann.get());
+        confirm(ann.get());
         assert_eq!(session.pending_token(), None);
         assert_eq!(sessions.viewer("abc"), Some(ann));
     }

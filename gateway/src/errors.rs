@@ -109,7 +109,7 @@ fn with_renamed_fields(status: &Status, fields: Fields) -> Option<Status> {
 fn rename(field: &str, fields: Fields) -> Option<String> {
     fields.iter().find_map(|(theirs, ours)| {
         let inside = field.strip_prefix(theirs)?;
-        (inside.is_empty() || inside.starts_with('.')).then(|| format!("{ours}{inside}"))
+        (inside.is_empty() || inside.starts_with(['.', '['])).then(|| format!("{ours}{inside}"))
     })
 }
 

@@ -1,8 +1,8 @@
 //! The gateway: the API that applications call, composed of calls of the services.
 //!
 //! **Layers.** Imports go one way: `rpc.rs` (gRPC) → `views/` and `actions/` → helpers that depend on
-//! no view (`paging.rs`, `hydration/`, `context.rs`, `errors.rs`) → `state.rs` → `limits.rs` and
-//! `sessions.rs`.
+//! no view (`paging.rs`, `hydration/`, `context.rs`, `credentials.rs`, `errors.rs`) → `state.rs` → `callers.rs`,
+//! `limits.rs` and `sessions.rs`.
 //!
 //! **Views.** A view has four steps: the skeleton (which entries, in which order), hydration
 //! (profiles, viewer relations, mentions, likes), rules (what the viewer must not see), and
@@ -25,6 +25,10 @@
 //! The result is discarded if the session has ended. So an ended session sees nothing, and a token
 //! that was never valid costs one call.
 //!
+//! **Service callers.** A service caller of `--callers-file` acts for the account that it names. No session
+//! is verified then. A read runs first, and its first user.BatchGetUsers returns whether that account
+//! exists.
+//!
 //! **Rules.** The gateway decides only what takes the data of several services: which posts and
 //! comments a viewer sees and acts on, given blocks, mutes and deleted accounts. It validates what
 //! it reads itself: session tokens, references to accounts, page sizes. Every other rule belongs to
@@ -38,8 +42,11 @@
 //! the calls that do not need that service, and the UNAVAILABLE answers.
 
 mod actions;
+mod audit;
+mod callers;
 mod config;
 mod context;
+mod credentials;
 mod errors;
 mod hydration;
 pub mod limits;
@@ -56,6 +63,7 @@ use microblog_chassis::{self as chassis, ServiceListener, Worker};
 use microblog_proto::gateway::gateway_service_server;
 use tonic::service::Routes;
 
+pub use callers::{Callers, CallersFileError};
 pub use config::Config;
 pub use limits::Limits;
 pub use state::{Error, Peers};
@@ -84,7 +92,9 @@ pub fn service(config: &Config, limits: Limits, peers: Peers, worker: Worker) ->
     let eviction = is_first.then(|| limits.job()).flatten();
     let deletion = is_first.then(|| deletions::run_job(peers.clone()).boxed());
     let session_check = Duration::from_millis(config.session_check_ms);
-    let gateway = Gateway { peers, limits, sessions: RecentSessions::default(), session_check };
+    let sessions = RecentSessions::default();
+    let callers = config.callers_file.clone();
+    let gateway = Gateway { peers, limits, sessions, callers, session_check };
     let server = Rpc::into_server(gateway, config.chassis.max_message_bytes);
     chassis::Service {
         name: gateway_service_server::SERVICE_NAME,

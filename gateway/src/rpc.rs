@@ -8,8 +8,10 @@ use microblog_proto::gateway::{
 use tonic::{Request, Response, Status};
 
 use crate::{
-    actions::{accounts, posts, relations},
-    context::Token,
+    actions::{accounts, external_accounts, posts, relations},
+    audit::CallerMetrics,
+    callers::{AuthenticatedCaller, not_allowed},
+    credentials::{Credentials, Principal},
     state::Gateway,
     views::{account_list, post, posts as viewed_posts, timeline, user, users, watch_home},
 };
@@ -17,7 +19,10 @@ use crate::{
 type Answer<T> = Result<Response<T>, Status>;
 
 /// The gRPC service.
-pub(crate) struct Rpc(Gateway);
+pub(crate) struct Rpc {
+    gateway: Gateway,
+    metrics: CallerMetrics,
+}
 
 impl Rpc {
     /// Returns the gRPC service, which rejects requests larger than `max_message_bytes`.
@@ -25,46 +30,110 @@ impl Rpc {
         gateway: Gateway,
         max_message_bytes: usize,
     ) -> GatewayServiceServer<Self> {
-        GatewayServiceServer::new(Self(gateway)).max_decoding_message_size(max_message_bytes)
+        let rpc = Self { gateway, metrics: CallerMetrics::register() };
+        GatewayServiceServer::new(rpc).max_decoding_message_size(max_message_bytes)
     }
 
-    /// Answers a call without a session token, which checks the limits of the client's address.
+    /// Answers a call without a viewer, which checks the limits of the client's address.
     async fn open<'a, Q, A, F>(
         &'a self,
+        method: &'static str,
         request: Request<Q>,
         call: impl FnOnce(&'a Gateway, Request<Q>) -> F,
     ) -> Answer<A>
     where
         F: Future<Output = Result<A, Status>>,
     {
-        call(&self.0, request).await.map(Response::new)
+        let callers = self.gateway.callers.as_ref();
+        let principal = Principal::without_viewer(request.metadata(), callers)?;
+        self.authorized(&principal, method, call(&self.gateway, request)).await
     }
 
-    /// Answers a call that needs a session token.
+    /// Answers a call that needs a viewer.
     async fn signed_in<'a, Q, A, F>(
         &'a self,
+        method: &'static str,
         request: Request<Q>,
-        call: impl FnOnce(&'a Gateway, Token, Q) -> F,
+        call: impl FnOnce(&'a Gateway, Credentials, Q) -> F,
     ) -> Answer<A>
     where
         F: Future<Output = Result<A, Status>>,
     {
-        let token = Token::required(request.metadata())?;
-        call(&self.0, token, request.into_inner()).await.map(Response::new)
+        let principal = Principal::of(request.metadata(), self.gateway.callers.as_ref())?;
+        let answer =
+            async { call(&self.gateway, principal.required()?, request.into_inner()).await };
+        self.authorized(&principal, method, answer).await
     }
 
-    /// Answers a call that works without a session token, too.
+    /// Answers a call that works without a viewer, too.
     async fn public<'a, Q, A, F>(
         &'a self,
+        method: &'static str,
         request: Request<Q>,
-        call: impl FnOnce(&'a Gateway, Option<Token>, Q) -> F,
+        call: impl FnOnce(&'a Gateway, Option<Credentials>, Q) -> F,
     ) -> Answer<A>
     where
         F: Future<Output = Result<A, Status>>,
     {
-        let token = Token::optional(request.metadata())?;
-        call(&self.0, token, request.into_inner()).await.map(Response::new)
+        let call =
+            |gateway, principal: Principal, message| call(gateway, principal.credentials, message);
+        self.explained(method, request, call).await
     }
+
+    /// Answers a call that works without a viewer, too, and tells service callers more.
+    async fn explained<'a, Q, A, F>(
+        &'a self,
+        method: &'static str,
+        request: Request<Q>,
+        call: impl FnOnce(&'a Gateway, Principal, Q) -> F,
+    ) -> Answer<A>
+    where
+        F: Future<Output = Result<A, Status>>,
+    {
+        let principal = Principal::of(request.metadata(), self.gateway.callers.as_ref())?;
+        let answer = call(&self.gateway, principal.clone(), request.into_inner());
+        self.authorized(&principal, method, answer).await
+    }
+
+    /// Answers a call that only service callers may make, for themselves.
+    async fn by_service<'a, Q, A, F>(
+        &'a self,
+        method: &'static str,
+        request: Request<Q>,
+        call: impl FnOnce(&'a Gateway, AuthenticatedCaller, Q) -> F,
+    ) -> Answer<A>
+    where
+        F: Future<Output = Result<A, Status>>,
+    {
+        let principal = Principal::of(request.metadata(), self.gateway.callers.as_ref())?;
+        let only = || not_allowed(format!("only service callers may call {method}"));
+        let caller = principal.caller.clone().ok_or_else(only)?;
+        let answer = call(&self.gateway, caller, request.into_inner());
+        self.authorized(&principal, method, answer).await
+    }
+
+    /// Runs a call if the service caller may make it, and records its outcome. People may make every
+    /// call.
+    async fn authorized<A>(
+        &self,
+        principal: &Principal,
+        method: &'static str,
+        call: impl Future<Output = Result<A, Status>>,
+    ) -> Answer<A> {
+        let Some(caller) = &principal.caller else { return call.await.map(Response::new) };
+        let record = self.metrics.start(caller, principal.acts_for(), method);
+        let result = match caller.authorize(method, principal.acts_for()) {
+            Ok(()) => call.await,
+            Err(rejection) => Err(rejection),
+        };
+        record.end(&result);
+        result.map(Response::new)
+    }
+}
+
+/// Returns the name of a method, whose request has the name `<method>Request`.
+fn method(request: &'static str) -> &'static str {
+    request.strip_suffix("Request").unwrap_or(request)
 }
 
 /// Implements the methods of the service: their kind, and the module with the functions of the same
@@ -77,7 +146,7 @@ macro_rules! methods {
                 &self,
                 request: Request<pb::$request>,
             ) -> Answer<pb::$response> {
-                self.$kind(request, $module::$method).await
+                self.$kind(method(stringify!($request)), request, $module::$method).await
             })*)*
 
             type WatchHomeStream = watch_home::HomeUpdates;
@@ -86,7 +155,7 @@ macro_rules! methods {
                 &self,
                 request: Request<pb::WatchHomeRequest>,
             ) -> Answer<Self::WatchHomeStream> {
-                self.signed_in(request, watch_home::watch_home).await
+                self.signed_in(watch_home::METHOD, request, watch_home::watch_home).await
             }
         }
     };
@@ -103,6 +172,11 @@ methods! {
         update_profile(UpdateProfileRequest) -> UpdateProfileResponse;
         change_password(ChangePasswordRequest) -> ChangePasswordResponse;
         delete_account(DeleteAccountRequest) -> DeleteAccountResponse;
+    }
+    by_service external_accounts {
+        ensure_user(EnsureUserRequest) -> EnsureUserResponse;
+        batch_resolve_external_ids(BatchResolveExternalIdsRequest)
+            -> BatchResolveExternalIdsResponse;
     }
     signed_in user {
         me(MeRequest) -> MeResponse;
@@ -148,7 +222,7 @@ methods! {
         view_comments(ViewCommentsRequest) -> ViewCommentsResponse;
         view_reposts(ViewRepostsRequest) -> ViewRepostsResponse;
     }
-    public viewed_posts {
+    explained viewed_posts {
         view_posts(ViewPostsRequest) -> ViewPostsResponse;
     }
     signed_in timeline {

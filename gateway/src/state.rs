@@ -8,7 +8,7 @@ use microblog_proto::{
     user::UserServicePeer,
 };
 
-use crate::{config::Config, limits::Limits, sessions::RecentSessions};
+use crate::{callers::Callers, config::Config, limits::Limits, sessions::RecentSessions};
 
 /// What every call needs. Apart from the rate limits and recent sessions, the gateway keeps no state
 /// between calls.
@@ -19,6 +19,8 @@ pub(crate) struct Gateway {
     pub(crate) limits: Limits,
     /// Of this worker: the calls of a client's connection reach the same one.
     pub(crate) sessions: RecentSessions,
+    /// Shared with the other workers of the process; `None` without `--callers-file`.
+    pub(crate) callers: Option<Callers>,
     /// How often an idle stream checks that its session is still valid.
     pub(crate) session_check: Duration,
 }

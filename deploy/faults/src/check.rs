@@ -39,7 +39,13 @@ pub(crate) async fn check(
 ) -> Result<Checked> {
     let deadline = Instant::now() + SETTLED;
     loop {
-        let world = World::read(gateway, &shared.model.borrow()).await?;
+        let world = match World::read(gateway, &shared.model.borrow()).await {
+            Err(_) if Instant::now() < deadline => {
+                sleep(PAUSE).await;
+                continue;
+            }
+            read => read?,
+        };
         let recorded = database.map(record::recorded);
         let found = Findings::of(&shared.model.borrow(), &world, recorded.as_ref(), losses);
         if found.violations.is_empty() || Instant::now() >= deadline {

@@ -15,6 +15,7 @@ USER = "kubernetes/base/user.yaml"
 ENV = "kubernetes/components/server/server.env"
 SCALING = "kubernetes/components/autoscaling"
 TLS = "kubernetes/components/tls"
+CALLERS = "kubernetes/components/callers"
 IDENTITY = "kubernetes/components/identity"
 COLLECTOR = "kubernetes/components/collector/collector.yaml"
 COLLECTOR_CONFIG = "kubernetes/components/collector/config.yaml"
@@ -98,6 +99,8 @@ BREAKAGES = [
      "              value: 0.0.0.0:50060\n", "", "which probes do not support"),
     (f"{TLS}/server.yaml", "0.0.0.0:50060", "127.0.0.1:50060", "serves health checks on"),
     (f"{IDENTITY}/keys.yaml", "value: /run/secrets/identity/keys", "value: /run/secrets/keys",
+     "which is in none of its volumes"),
+    (f"{CALLERS}/callers.yaml", "value: /run/secrets/callers/", "value: /run/callers/",
      "which is in none of its volumes"),
     (f"{TLS}/server.yaml", "_TLS_KEY_FILE", "_TLS_KEYS_FILE", "reads no MICROBLOG_TLS_KEYS_FILE"),
     (f"{TLS}/post.yaml", "https://timeline", "http://timeline", "MICROBLOG_TIMELINE_URL is of h"),

@@ -2,6 +2,8 @@
 because only calls over the network have peer metrics. This process serves as that gateway's user
 service, and answers OK or UNAVAILABLE."""
 
+import hashlib
+import json
 import os
 import signal
 import socket
@@ -26,6 +28,14 @@ USER, RELATION, POST, TIMELINE, REDIS, PORTS = 1, 2, 3, 4, 9, 10
 CHECK_AVAILABILITY = "/microblog.gateway.v1.GatewayService/CheckAvailability"
 USER_SERVICE = "/microblog.user.v1.UserService/"
 GET_TIMELINE = "/microblog.timeline.v1.TimelineService/GetTimeline"
+# A service caller, and the file that the gateway has of it.
+SECRET = "secret"
+CALLER = (("authorization", f"Caller check:{SECRET}"),)
+CALLERS = {"callers": [{
+    "name": "check",
+    "secrets_sha256": [hashlib.sha256(SECRET.encode()).hexdigest()],
+    "methods": ["CheckAvailability"],
+}]}
 # A name, as the first field of a request.
 NAME = b"\x0a\x03zoe"
 # An invalid request: without a user.
@@ -82,8 +92,8 @@ class System:
                 f"http://127.0.0.1:{self.port_base}"]
 
     def call_gateway(self, times):
-        """Calls the separate gateway. Returns the number of OK responses."""
-        return _call(self.gateway_port, CHECK_AVAILABILITY, NAME, times)
+        """Calls the separate gateway, as a service caller. Returns the number of OK responses."""
+        return _call(self.gateway_port, CHECK_AVAILABILITY, NAME, times, CALLER)
 
     def call_timeline_invalidly(self):
         """Calls the timeline service with an invalid request. Returns the number of OK
@@ -147,11 +157,14 @@ class System:
                 raise SystemExit(f"Redis rejects {command}")
 
 
-def _call(port, method, request, times):
+def _call(port, method, request, times, metadata=()):
     """Makes the same call many times concurrently. Returns the number of OK responses."""
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         call = channel.unary_unary(method)
-        calls = [call.future(request, timeout=processes.TIMEOUT_S) for _ in range(times)]
+        calls = [
+            call.future(request, timeout=processes.TIMEOUT_S, metadata=metadata)
+            for _ in range(times)
+        ]
         return sum(one.exception() is None for one in calls)
 
 
@@ -168,12 +181,13 @@ def running(programs, directory):
         is_ready = lambda: "\nready" in process.log.read_text()
         if not processes.eventually(is_ready, every_s=0.1):
             raise SystemExit(f"microblog up is not ready:{processes.end_of(process.log)}")
+        (directory / "callers.json").write_text(json.dumps(CALLERS))
         gateway = [
             programs / "microblog-gateway", "--listen", f"127.0.0.1:{system.gateway_port}",
             "--metrics-listen", system.targets[1], "--user-url",
             ",".join(f"http://{address}" for address in user),
             # All calls come from one address, and must not be rate limited.
-            "--availability-checks-per-minute", "0",
+            "--availability-checks-per-minute", "0", "--callers-file", "callers.json",
         ]
         for name, place in (("relation", RELATION), ("post", POST), ("timeline", TIMELINE)):
             gateway += [f"--{name}-url", f"http://127.0.0.1:{base + place}"]

@@ -9,7 +9,8 @@ use tonic::{Request, Status};
 
 use super::deletions;
 use crate::{
-    context::{Token, authenticate, authenticate_limited},
+    context::{authenticate, authenticate_limited},
+    credentials::Credentials,
     errors,
     state::Gateway,
 };
@@ -68,10 +69,11 @@ pub(crate) async fn login(
 /// Ends the session of a token, which need not be valid any more. One call: user.Logout.
 pub(crate) async fn logout(
     gateway: &Gateway,
-    token: Token,
+    credentials: Credentials,
     _request: gateway::LogoutRequest,
 ) -> Result<gateway::LogoutResponse, Status> {
-    let request = user::LogoutRequest { token: token.into_inner() };
+    let token = credentials.into_token()?.as_str().to_owned();
+    let request = user::LogoutRequest { token };
     errors::reply(gateway.peers.user().logout(request).await, &[])?;
     Ok(gateway::LogoutResponse {})
 }
@@ -79,10 +81,10 @@ pub(crate) async fn logout(
 /// Changes the viewer's profile. 2 calls: user.Authenticate, then user.UpdateProfile.
 pub(crate) async fn update_profile(
     gateway: &Gateway,
-    token: Token,
+    credentials: Credentials,
     request: gateway::UpdateProfileRequest,
 ) -> Result<gateway::UpdateProfileResponse, Status> {
-    let user_id = authenticate(gateway, token).await?.get();
+    let user_id = authenticate(gateway, credentials).await?.get();
     let request = user::UpdateProfileRequest { user_id, changes: request.changes };
     let response = gateway.peers.user().update_profile(request).await;
     let response = errors::reply(response, &[("changes", "changes")])?;
@@ -93,13 +95,13 @@ pub(crate) async fn update_profile(
 /// rate limit costs only the first.
 pub(crate) async fn change_password(
     gateway: &Gateway,
-    token: Token,
+    credentials: Credentials,
     request: gateway::ChangePasswordRequest,
 ) -> Result<gateway::ChangePasswordResponse, Status> {
     const FIELDS: errors::Fields =
         &[("current_password", "current_password"), ("new_password", "new_password")];
     let limit = &gateway.limits.viewers().passwords;
-    let user_id = authenticate_limited(gateway, token, limit).await?.get();
+    let user_id = authenticate_limited(gateway, credentials, limit).await?.get();
     let gateway::ChangePasswordRequest { current_password, new_password } = request;
     let request = user::ChangePasswordRequest { user_id, current_password, new_password };
     errors::reply(gateway.peers.user().change_password(request).await, FIELDS)?;
@@ -114,11 +116,11 @@ pub(crate) async fn change_password(
 /// deletion job repeats it.
 pub(crate) async fn delete_account(
     gateway: &Gateway,
-    token: Token,
+    credentials: Credentials,
     request: gateway::DeleteAccountRequest,
 ) -> Result<gateway::DeleteAccountResponse, Status> {
     let limit = &gateway.limits.viewers().passwords;
-    let user_id = authenticate_limited(gateway, token, limit).await?.get();
+    let user_id = authenticate_limited(gateway, credentials, limit).await?.get();
     let request = user::DeleteUserRequest { user_id, password: request.password };
     let peers = gateway.peers.clone();
     chassis::mutate(async move {

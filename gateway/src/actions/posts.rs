@@ -14,7 +14,8 @@ use microblog_proto::{
 use tonic::Status;
 
 use crate::{
-    context::{Subject, Token, ViewContext, authenticate, authenticate_limited},
+    context::{Subject, ViewContext, authenticate, authenticate_limited},
+    credentials::Credentials,
     errors,
     hydration::{
         accounts::{RelationDetail, hydrate_accounts, reject_any_block},
@@ -38,11 +39,11 @@ const FIELDS: errors::Fields = &[
 /// first.
 pub(crate) async fn publish(
     gateway: &Gateway,
-    token: Token,
+    credentials: Credentials,
     request: gateway::PublishRequest,
 ) -> Result<gateway::PublishResponse, Status> {
     let limit = &gateway.limits.viewers().posts;
-    let author_id = authenticate_limited(gateway, token, limit).await?.get();
+    let author_id = authenticate_limited(gateway, credentials, limit).await?.get();
     let gateway::PublishRequest { request_id, text } = request;
     let request = post::CreatePostRequest { author_id, request_id, text };
     let response = errors::reply(gateway.peers.post().create_post(request).await, FIELDS)?;
@@ -58,12 +59,12 @@ pub(crate) async fn publish(
 /// The response has no root: only a view decides what the viewer sees of it.
 pub(crate) async fn repost(
     gateway: &Gateway,
-    token: Token,
+    credentials: Credentials,
     request: gateway::RepostRequest,
 ) -> Result<gateway::RepostResponse, Status> {
     let gateway::RepostRequest { request_id, post_id, text } = request;
     let limit = &gateway.limits.viewers().posts;
-    let viewer = authenticate_limited(gateway, token, limit).await?;
+    let viewer = authenticate_limited(gateway, credentials, limit).await?;
     check_target(gateway, viewer, post_id, PostAction::Repost).await?;
     let request = post::RepostRequest { author_id: viewer.get(), request_id, post_id, text };
     let response = errors::reply(gateway.peers.post().repost(request).await, FIELDS)?;
@@ -75,10 +76,10 @@ pub(crate) async fn repost(
 /// Deletes a post. 2 calls: user.Authenticate, then post.DeletePost.
 pub(crate) async fn delete_post(
     gateway: &Gateway,
-    token: Token,
+    credentials: Credentials,
     request: gateway::DeletePostRequest,
 ) -> Result<gateway::DeletePostResponse, Status> {
-    let author_id = authenticate(gateway, token).await?.get();
+    let author_id = authenticate(gateway, credentials).await?.get();
     let request = post::DeletePostRequest { author_id, post_id: request.post_id };
     errors::reply(gateway.peers.post().delete_post(request).await, FIELDS)?;
     Ok(gateway::DeletePostResponse {})
@@ -88,12 +89,12 @@ pub(crate) async fn delete_post(
 /// then post.Like. A rejection by the rate limit costs only the first.
 pub(crate) async fn like(
     gateway: &Gateway,
-    token: Token,
+    credentials: Credentials,
     request: gateway::LikeRequest,
 ) -> Result<gateway::LikeResponse, Status> {
     let post_id = request.post_id;
     let limit = &gateway.limits.viewers().likes;
-    let viewer = authenticate_limited(gateway, token, limit).await?;
+    let viewer = authenticate_limited(gateway, credentials, limit).await?;
     check_target(gateway, viewer, post_id, PostAction::React).await?;
     let request = post::LikeRequest { user_id: viewer.get(), post_id };
     let response = errors::reply(gateway.peers.post().like(request).await, FIELDS)?;
@@ -107,10 +108,10 @@ pub(crate) async fn like(
 /// of it.
 pub(crate) async fn unlike(
     gateway: &Gateway,
-    token: Token,
+    credentials: Credentials,
     request: gateway::UnlikeRequest,
 ) -> Result<gateway::UnlikeResponse, Status> {
-    let user_id = authenticate(gateway, token).await?.get();
+    let user_id = authenticate(gateway, credentials).await?.get();
     let request = post::UnlikeRequest { user_id, post_id: request.post_id };
     errors::reply(gateway.peers.post().unlike(request).await, FIELDS)?;
     Ok(gateway::UnlikeResponse {})
@@ -121,12 +122,12 @@ pub(crate) async fn unlike(
 /// limit costs only the first.
 pub(crate) async fn comment(
     gateway: &Gateway,
-    token: Token,
+    credentials: Credentials,
     request: gateway::CommentRequest,
 ) -> Result<gateway::CommentResponse, Status> {
     let gateway::CommentRequest { request_id, post_id, text, in_reply_to_id } = request;
     let limit = &gateway.limits.viewers().comments;
-    let viewer = authenticate_limited(gateway, token, limit).await?;
+    let viewer = authenticate_limited(gateway, credentials, limit).await?;
     let action = match in_reply_to_id {
         0 => PostAction::React,
         comment_id => PostAction::Answer(comment_id),
@@ -143,10 +144,10 @@ pub(crate) async fn comment(
 /// Deletes a comment. 2 calls: user.Authenticate, then post.DeleteComment.
 pub(crate) async fn delete_comment(
     gateway: &Gateway,
-    token: Token,
+    credentials: Credentials,
     request: gateway::DeleteCommentRequest,
 ) -> Result<gateway::DeleteCommentResponse, Status> {
-    let user_id = authenticate(gateway, token).await?.get();
+    let user_id = authenticate(gateway, credentials).await?.get();
     let gateway::DeleteCommentRequest { post_id, comment_id } = request;
     let request = post::DeleteCommentRequest { user_id, post_id, comment_id };
     errors::reply(gateway.peers.post().delete_comment(request).await, FIELDS)?;

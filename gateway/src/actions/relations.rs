@@ -7,7 +7,8 @@ use microblog_proto::{gateway, relation};
 use tonic::Status;
 
 use crate::{
-    context::{AccountRef, Token, account_id, authenticate, authenticate_limited, profile},
+    context::{AccountRef, account_id, authenticate, authenticate_limited, profile},
+    credentials::Credentials,
     errors,
     state::Gateway,
 };
@@ -22,12 +23,12 @@ const FIELDS: errors::Fields = &[("target_id", "user"), ("follower_id", "user")]
 /// ends it.
 pub(crate) async fn follow(
     gateway: &Gateway,
-    token: Token,
+    credentials: Credentials,
     request: gateway::FollowRequest,
 ) -> Result<gateway::FollowResponse, Status> {
     let target = AccountRef::parse_only(request.user)?;
     let limit = &gateway.limits.viewers().follows;
-    let follower_id = authenticate_limited(gateway, token, limit).await?.get();
+    let follower_id = authenticate_limited(gateway, credentials, limit).await?.get();
     let target_id = profile(gateway, &target).await?.id;
     let request = relation::FollowRequest { follower_id, target_id };
     let response = errors::reply(gateway.peers.relation().follow(request).await, FIELDS)?;
@@ -39,10 +40,10 @@ pub(crate) async fn follow(
 /// name, with user.GetUserByName beside the first.
 pub(crate) async fn unfollow(
     gateway: &Gateway,
-    token: Token,
+    credentials: Credentials,
     request: gateway::UnfollowRequest,
 ) -> Result<gateway::UnfollowResponse, Status> {
-    let (follower_id, target_id) = viewer_and_any(gateway, token, request.user).await?;
+    let (follower_id, target_id) = viewer_and_any(gateway, credentials, request.user).await?;
     let request = relation::UnfollowRequest { follower_id, target_id };
     let response = errors::reply(gateway.peers.relation().unfollow(request).await, FIELDS)?;
     Ok(gateway::UnfollowResponse { relation: response.state })
@@ -52,10 +53,10 @@ pub(crate) async fn unfollow(
 /// relation.Block.
 pub(crate) async fn block(
     gateway: &Gateway,
-    token: Token,
+    credentials: Credentials,
     request: gateway::BlockRequest,
 ) -> Result<gateway::BlockResponse, Status> {
-    let (user_id, target_id) = viewer_and_existing(gateway, token, request.user).await?;
+    let (user_id, target_id) = viewer_and_existing(gateway, credentials, request.user).await?;
     let request = relation::BlockRequest { user_id, target_id };
     errors::reply(gateway.peers.relation().block(request).await, FIELDS)?;
     Ok(gateway::BlockResponse {})
@@ -65,10 +66,10 @@ pub(crate) async fn block(
 /// user.GetUserByName beside the first.
 pub(crate) async fn unblock(
     gateway: &Gateway,
-    token: Token,
+    credentials: Credentials,
     request: gateway::UnblockRequest,
 ) -> Result<gateway::UnblockResponse, Status> {
-    let (user_id, target_id) = viewer_and_any(gateway, token, request.user).await?;
+    let (user_id, target_id) = viewer_and_any(gateway, credentials, request.user).await?;
     let request = relation::UnblockRequest { user_id, target_id };
     errors::reply(gateway.peers.relation().unblock(request).await, FIELDS)?;
     Ok(gateway::UnblockResponse {})
@@ -78,10 +79,10 @@ pub(crate) async fn unblock(
 /// relation.Mute.
 pub(crate) async fn mute(
     gateway: &Gateway,
-    token: Token,
+    credentials: Credentials,
     request: gateway::MuteRequest,
 ) -> Result<gateway::MuteResponse, Status> {
-    let (user_id, target_id) = viewer_and_existing(gateway, token, request.user).await?;
+    let (user_id, target_id) = viewer_and_existing(gateway, credentials, request.user).await?;
     let request = relation::MuteRequest { user_id, target_id };
     errors::reply(gateway.peers.relation().mute(request).await, FIELDS)?;
     Ok(gateway::MuteResponse {})
@@ -91,10 +92,10 @@ pub(crate) async fn mute(
 /// user.GetUserByName beside the first.
 pub(crate) async fn unmute(
     gateway: &Gateway,
-    token: Token,
+    credentials: Credentials,
     request: gateway::UnmuteRequest,
 ) -> Result<gateway::UnmuteResponse, Status> {
-    let (user_id, target_id) = viewer_and_any(gateway, token, request.user).await?;
+    let (user_id, target_id) = viewer_and_any(gateway, credentials, request.user).await?;
     let request = relation::UnmuteRequest { user_id, target_id };
     errors::reply(gateway.peers.relation().unmute(request).await, FIELDS)?;
     Ok(gateway::UnmuteResponse {})
@@ -104,10 +105,10 @@ pub(crate) async fn unmute(
 /// relation.RemoveFollower; 3 by name, with user.GetUserByName beside the first.
 pub(crate) async fn remove_follower(
     gateway: &Gateway,
-    token: Token,
+    credentials: Credentials,
     request: gateway::RemoveFollowerRequest,
 ) -> Result<gateway::RemoveFollowerResponse, Status> {
-    let (user_id, follower_id) = viewer_and_any(gateway, token, request.user).await?;
+    let (user_id, follower_id) = viewer_and_any(gateway, credentials, request.user).await?;
     let request = relation::RemoveFollowerRequest { user_id, follower_id };
     let response = errors::reply(gateway.peers.relation().remove_follower(request).await, FIELDS)?;
     Ok(gateway::RemoveFollowerResponse { relation: response.state })
@@ -116,21 +117,23 @@ pub(crate) async fn remove_follower(
 /// Returns the ids of the viewer and of an existing account.
 async fn viewer_and_existing(
     gateway: &Gateway,
-    token: Token,
+    credentials: Credentials,
     user: Option<gateway::UserRef>,
 ) -> Result<(u64, u64), Status> {
     let user = AccountRef::parse_only(user)?;
-    let (viewer, target) = tokio::join!(authenticate(gateway, token), profile(gateway, &user));
+    let (viewer, target) =
+        tokio::join!(authenticate(gateway, credentials), profile(gateway, &user));
     Ok((viewer?.get(), target?.id))
 }
 
 /// Returns the ids of the viewer and of an account, which may be deleted if the caller sent its id.
 async fn viewer_and_any(
     gateway: &Gateway,
-    token: Token,
+    credentials: Credentials,
     user: Option<gateway::UserRef>,
 ) -> Result<(u64, u64), Status> {
     let user = AccountRef::parse_only(user)?;
-    let (viewer, target) = tokio::join!(authenticate(gateway, token), account_id(gateway, &user));
+    let (viewer, target) =
+        tokio::join!(authenticate(gateway, credentials), account_id(gateway, &user));
     Ok((viewer?.get(), target?.get()))
 }

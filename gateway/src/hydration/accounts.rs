@@ -4,7 +4,7 @@ use microblog_chassis::status;
 use microblog_domain::{IdMap, UserId};
 use microblog_proto::{
     common::ErrorReason,
-    gateway::{Author, ListedUser},
+    gateway::{Author, ListedUser, WithheldReason},
     post::Entity,
     relation::{self, BatchGetRelationsResponse, EdgeList, Relation, RelationState},
     user::{self, User},
@@ -128,21 +128,25 @@ async fn relations(
 }
 
 /// Returns the profiles of the accounts that exist, and the accounts of names, and verifies the
-/// viewer's session if it is pending. One call; none without accounts and names.
+/// viewer's session if it is pending. Of a service caller's viewer, the profile may be among them. One
+/// call; none without accounts and names.
 pub(crate) async fn profiles(
     gateway: &Gateway,
     context: ViewContext<'_>,
-    user_ids: Vec<u64>,
+    mut user_ids: Vec<u64>,
     names: Vec<String>,
 ) -> Result<user::BatchGetUsersResponse, Status> {
     if user_ids.is_empty() && names.is_empty() {
         return Ok(user::BatchGetUsersResponse::default());
     }
     let session_token = context.session.and_then(Session::pending_token).unwrap_or_default();
+    // The profile of a service caller's viewer shows that the account exists.
+    let viewer = context.session.and_then(Session::pending_viewer).map(UserId::get);
+    user_ids.extend(viewer.filter(|viewer| !user_ids.contains(viewer)));
     let request = user::BatchGetUsersRequest { user_ids, names, session_token };
     let response = errors::reply(gateway.peers.user().batch_get_users(request).await, &[])?;
     if let Some(session) = context.session {
-        session.confirm(&gateway.sessions, response.session_user_id);
+        session.confirm(&gateway.sessions, &response);
     }
     Ok(response)
 }
@@ -224,15 +228,24 @@ impl HydratedAccounts {
         self.relations.get(&id).is_some_and(|relation| relation.blocking || relation.blocked_by)
     }
 
-    /// Returns whether an account blocks the viewer.
-    pub(crate) fn blocks_viewer(&self, id: u64) -> bool {
-        self.relations.get(&id).is_some_and(|relation| relation.blocked_by)
+    /// Returns a reason if an account blocks the viewer.
+    pub(crate) fn blocked_reason(&self, id: u64) -> Option<WithheldReason> {
+        let is_blocked = self.relations.get(&id).is_some_and(|relation| relation.blocked_by);
+        is_blocked.then_some(WithheldReason::BlockedBy)
     }
 
-    /// Returns whether an account's texts are hidden from the viewer: the viewer mutes or blocks
-    /// the account, or the account blocks the viewer.
+    /// Returns why an account's texts are hidden from the viewer: the account blocks the viewer, or
+    /// the viewer blocks or mutes the account; `None` if they are not.
+    pub(crate) fn hidden_reason(&self, id: u64) -> Option<WithheldReason> {
+        let relation = self.relations.get(&id)?;
+        let is_blocking = relation.blocking.then_some(WithheldReason::Blocking);
+        let is_muting = relation.muting.then_some(WithheldReason::Muting);
+        self.blocked_reason(id).or(is_blocking).or(is_muting)
+    }
+
+    /// Returns whether an account's texts are hidden from the viewer.
     pub(crate) fn is_hidden(&self, id: u64) -> bool {
-        self.is_blocked(id) || self.relations.get(&id).is_some_and(|relation| relation.muting)
+        self.hidden_reason(id).is_some()
     }
 }
 

@@ -10,7 +10,7 @@ use std::mem;
 use futures::future;
 use microblog_domain::{IdMap, IdSet, UserId};
 use microblog_proto::{
-    gateway::{RootState, ViewedPost},
+    gateway::{RootState, ViewedPost, WithheldPost, WithheldReason},
     post::{self, Post},
     timeline::Entry,
 };
@@ -89,24 +89,31 @@ pub(crate) async fn viewed_posts(
     context: ViewContext<'_>,
     posts: Vec<Post>,
 ) -> Result<Vec<ViewedPost>, Status> {
-    viewed_posts_unless(gateway, context, posts, HydratedAccounts::is_hidden).await
+    let viewed = viewed_posts_unless(gateway, context, posts, HydratedAccounts::hidden_reason);
+    viewed.await.map(|(viewed, _hidden)| viewed)
 }
 
-/// Returns posts as [`viewed_posts`] does, but `is_hidden` decides whose posts are hidden. Roots are
-/// always hidden by [`HydratedAccounts::is_hidden`].
+/// Returns posts as [`viewed_posts`] does, and the hidden ones with their reasons. `reason` decides
+/// whose posts are hidden; roots are always hidden by [`HydratedAccounts::is_hidden`].
 pub(crate) async fn viewed_posts_unless(
     gateway: &Gateway,
     context: ViewContext<'_>,
     mut posts: Vec<Post>,
-    is_hidden: fn(&HydratedAccounts, u64) -> bool,
-) -> Result<Vec<ViewedPost>, Status> {
+    reason: fn(&HydratedAccounts, u64) -> Option<WithheldReason>,
+) -> Result<(Vec<ViewedPost>, Vec<WithheldPost>), Status> {
     let hydrated = hydrate_posts(gateway, context, &posts).await?;
-    let is_visible = |author| context.requests(author) || !is_hidden(&hydrated.authors, author);
-    posts.retain(|post| is_visible(post.author_id));
+    let mut hidden = Vec::new();
+    posts.retain(|post| {
+        let requested = context.requests(post.author_id);
+        let reason = reason(&hydrated.authors, post.author_id).filter(|_| !requested);
+        let withheld = |reason| WithheldPost { id: post.id, reason: i32::from(reason) };
+        hidden.extend(reason.map(withheld));
+        reason.is_none()
+    });
     // Most posts are shown, and they are large: a growing vector would move each several times.
     let mut viewed = Vec::with_capacity(posts.len());
     viewed.extend(posts.into_iter().filter_map(|post| hydrated.view(post)));
-    Ok(viewed)
+    Ok((viewed, hidden))
 }
 
 impl HydratedPosts {

@@ -33,7 +33,7 @@ pub(crate) struct Limit<K: Hash + Eq + Clone, C: Clock = DefaultClock> {
 
 impl<K: Hash + Eq + Clone> Limit<K> {
     /// Returns a limit of `count` calls per period; 0 disables the limit.
-    pub(super) fn new(name: &'static str, count: u32, period: Duration) -> Self {
+    pub(crate) fn new(name: &'static str, count: u32, period: Duration) -> Self {
         Self::with_clock(name, count, period, DefaultClock::default())
     }
 }

@@ -11,9 +11,10 @@ use tonic::Status;
 
 use crate::{
     context::{
-        AccountRef, Subject, Token, ViewContext, account_id, authenticate_optional_within,
+        AccountRef, Subject, ViewContext, account_id, authenticate_optional_within,
         authenticate_within,
     },
+    credentials::Credentials,
     errors,
     hydration::accounts::{AccountEntry, BlockedAccounts, listed_accounts},
     paging::{Listing, Page, PageRequest, Skeleton, fill_page},
@@ -23,14 +24,14 @@ use crate::{
 /// Shows the accounts that an account follows. The calls of [`view_list`].
 pub(crate) async fn view_following(
     gateway: &Gateway,
-    token: Option<Token>,
+    credentials: Option<Credentials>,
     request: gateway::ViewFollowingRequest,
 ) -> Result<gateway::ViewFollowingResponse, Status> {
     let gateway::ViewFollowingRequest { user, page_size, page_token, order } = request;
     let order = FollowOrder::try_from(order);
     let order = order.map_err(|_| Invalid::new("order", "must be one of the orders"));
     let list = order.map(|order| move |user| AccountList::following(user, order));
-    let page = view_list(gateway, list, token, user, page_size, page_token).await?;
+    let page = view_list(gateway, list, credentials, user, page_size, page_token).await?;
     let Page { entries: users, next_page_token } = page;
     Ok(gateway::ViewFollowingResponse { users, next_page_token })
 }
@@ -38,15 +39,15 @@ pub(crate) async fn view_following(
 /// Shows the followers of an account. The calls of [`view_list`] or [`view_not_followed_back`].
 pub(crate) async fn view_followers(
     gateway: &Gateway,
-    token: Option<Token>,
+    credentials: Option<Credentials>,
     request: gateway::ViewFollowersRequest,
 ) -> Result<gateway::ViewFollowersResponse, Status> {
     let gateway::ViewFollowersRequest { user, page_size, page_token, not_followed_back } = request;
     let page = if not_followed_back {
-        view_not_followed_back(gateway, token, user, page_size, page_token).await?
+        view_not_followed_back(gateway, credentials, user, page_size, page_token).await?
     } else {
         let list = Ok(|user| AccountList::of(EdgeList::Followers, user));
-        view_list(gateway, list, token, user, page_size, page_token).await?
+        view_list(gateway, list, credentials, user, page_size, page_token).await?
     };
     let Page { entries: users, next_page_token } = page;
     Ok(gateway::ViewFollowersResponse { users, next_page_token })
@@ -55,12 +56,12 @@ pub(crate) async fn view_followers(
 /// Shows the accounts that follow an account and are followed by it. The calls of [`view_list`].
 pub(crate) async fn view_mutuals(
     gateway: &Gateway,
-    token: Option<Token>,
+    credentials: Option<Credentials>,
     request: gateway::ViewMutualsRequest,
 ) -> Result<gateway::ViewMutualsResponse, Status> {
     let gateway::ViewMutualsRequest { user, page_size, page_token } = request;
     let list = Ok(|user| AccountList::of(EdgeList::Mutuals, user));
-    let page = view_list(gateway, list, token, user, page_size, page_token).await?;
+    let page = view_list(gateway, list, credentials, user, page_size, page_token).await?;
     let Page { entries: users, next_page_token } = page;
     Ok(gateway::ViewMutualsResponse { users, next_page_token })
 }
@@ -69,12 +70,12 @@ pub(crate) async fn view_mutuals(
 /// [`view_shared_list`].
 pub(crate) async fn view_common_following(
     gateway: &Gateway,
-    token: Token,
+    credentials: Credentials,
     request: gateway::ViewCommonFollowingRequest,
 ) -> Result<gateway::ViewCommonFollowingResponse, Status> {
     let gateway::ViewCommonFollowingRequest { user, page_size, page_token } = request;
     let list = EdgeList::CommonFollowing;
-    let page = view_shared_list(gateway, list, token, user, page_size, page_token).await?;
+    let page = view_shared_list(gateway, list, credentials, user, page_size, page_token).await?;
     let Page { entries: users, next_page_token } = page;
     Ok(gateway::ViewCommonFollowingResponse { users, next_page_token })
 }
@@ -82,12 +83,12 @@ pub(crate) async fn view_common_following(
 /// Shows the followers of an account that the viewer follows. The calls of [`view_shared_list`].
 pub(crate) async fn view_followers_i_follow(
     gateway: &Gateway,
-    token: Token,
+    credentials: Credentials,
     request: gateway::ViewFollowersIFollowRequest,
 ) -> Result<gateway::ViewFollowersIFollowResponse, Status> {
     let gateway::ViewFollowersIFollowRequest { user, page_size, page_token } = request;
     let list = EdgeList::FollowersIFollow;
-    let page = view_shared_list(gateway, list, token, user, page_size, page_token).await?;
+    let page = view_shared_list(gateway, list, credentials, user, page_size, page_token).await?;
     let Page { entries: users, next_page_token } = page;
     Ok(gateway::ViewFollowersIFollowResponse { users, next_page_token })
 }
@@ -95,12 +96,12 @@ pub(crate) async fn view_followers_i_follow(
 /// Shows the accounts that the viewer blocks. The calls of [`view_own_list`].
 pub(crate) async fn view_blocks(
     gateway: &Gateway,
-    token: Token,
+    credentials: Credentials,
     request: gateway::ViewBlocksRequest,
 ) -> Result<gateway::ViewBlocksResponse, Status> {
     let gateway::ViewBlocksRequest { page_size, page_token } = request;
     let list = EdgeList::Blocks;
-    let page = view_own_list(gateway, list, token, page_size, page_token).await?;
+    let page = view_own_list(gateway, list, credentials, page_size, page_token).await?;
     let Page { entries: users, next_page_token } = page;
     Ok(gateway::ViewBlocksResponse { users, next_page_token })
 }
@@ -108,11 +109,11 @@ pub(crate) async fn view_blocks(
 /// Shows the accounts that the viewer mutes. The calls of [`view_own_list`].
 pub(crate) async fn view_mutes(
     gateway: &Gateway,
-    token: Token,
+    credentials: Credentials,
     request: gateway::ViewMutesRequest,
 ) -> Result<gateway::ViewMutesResponse, Status> {
     let gateway::ViewMutesRequest { page_size, page_token } = request;
-    let page = view_own_list(gateway, EdgeList::Mutes, token, page_size, page_token).await?;
+    let page = view_own_list(gateway, EdgeList::Mutes, credentials, page_size, page_token).await?;
     let Page { entries: users, next_page_token } = page;
     Ok(gateway::ViewMutesResponse { users, next_page_token })
 }
@@ -123,27 +124,27 @@ pub(crate) async fn view_mutes(
 async fn view_list(
     gateway: &Gateway,
     list: Result<impl FnOnce(UserId) -> AccountList, Invalid>,
-    token: Option<Token>,
+    credentials: Option<Credentials>,
     user: Option<gateway::UserRef>,
     page_size: i32,
     page_token: String,
 ) -> Result<Page<ListedUser>, Status> {
     let fields = (AccountRef::parse(user), list, PageRequest::parse(page_size, page_token));
     let (user, list, page) = fields.all().map_err(status::invalid)?;
-    view_page(gateway, list, token, &user, page).await
+    view_page(gateway, list, credentials, &user, page).await
 }
 
 /// Shows the followers of the viewer that the viewer does not follow. The calls of [`view_list`].
 async fn view_not_followed_back(
     gateway: &Gateway,
-    token: Option<Token>,
+    credentials: Option<Credentials>,
     user: Option<gateway::UserRef>,
     page_size: i32,
     page_token: String,
 ) -> Result<Page<ListedUser>, Status> {
     let fields = (AccountRef::parse(user), PageRequest::parse(page_size, page_token));
     let (user, page) = fields.all().map_err(status::invalid)?;
-    authenticate_optional_within(gateway, token, |session| async move {
+    authenticate_optional_within(gateway, credentials, |session| async move {
         let context = ViewContext::of(session.as_deref());
         let owner = account_id(gateway, &user).await?;
         if context.viewer != Some(owner) {
@@ -160,14 +161,14 @@ async fn view_not_followed_back(
 async fn view_shared_list(
     gateway: &Gateway,
     list: EdgeList,
-    token: Token,
+    credentials: Credentials,
     user: Option<gateway::UserRef>,
     page_size: i32,
     page_token: String,
 ) -> Result<Page<ListedUser>, Status> {
     let fields = (AccountRef::parse(user), PageRequest::parse(page_size, page_token));
     let (user, page) = fields.all().map_err(status::invalid)?;
-    view_page(gateway, |owner| AccountList::of(list, owner), Some(token), &user, page).await
+    view_page(gateway, |owner| AccountList::of(list, owner), Some(credentials), &user, page).await
 }
 
 /// Shows a list that only its owner sees. 2 calls for a page that one skeleton fills:
@@ -176,12 +177,12 @@ async fn view_shared_list(
 async fn view_own_list(
     gateway: &Gateway,
     list: EdgeList,
-    token: Token,
+    credentials: Credentials,
     page_size: i32,
     page_token: String,
 ) -> Result<Page<ListedUser>, Status> {
     let page = PageRequest::parse_only(page_size, page_token)?;
-    authenticate_within(gateway, token, |session| async move {
+    authenticate_within(gateway, credentials, |session| async move {
         let list = AccountList::of(list, session.viewer);
         show(gateway, list, ViewContext::of(Some(&session)), page).await
     })
@@ -192,11 +193,11 @@ async fn view_own_list(
 async fn view_page(
     gateway: &Gateway,
     list: impl FnOnce(UserId) -> AccountList,
-    token: Option<Token>,
+    credentials: Option<Credentials>,
     user: &AccountRef,
     page: PageRequest,
 ) -> Result<Page<ListedUser>, Status> {
-    authenticate_optional_within(gateway, token, |session| async move {
+    authenticate_optional_within(gateway, credentials, |session| async move {
         let owner = account_id(gateway, user).await?;
         let context = ViewContext::of(session.as_deref());
         let context = context.with_subject(Subject::Account(owner.get()));

@@ -12,7 +12,8 @@ use microblog_proto::{
 use tonic::Status;
 
 use crate::{
-    context::{Subject, Token, ViewContext, authenticate_optional_within},
+    context::{Subject, ViewContext, authenticate_optional_within},
+    credentials::Credentials,
     errors,
     hydration::{
         accounts::{AccountEntry, BlockedAccounts, hydrate_authors, listed_accounts},
@@ -29,10 +30,10 @@ const FIELDS: errors::Fields = &[("post_id", "post_id"), ("page_token", "page_to
 /// Shows a post. 3 calls, 2 without a token: post.GetPost, then those of [`hydrate_posts`].
 pub(crate) async fn view_post(
     gateway: &Gateway,
-    token: Option<Token>,
+    credentials: Option<Credentials>,
     request: gateway::ViewPostRequest,
 ) -> Result<gateway::ViewPostResponse, Status> {
-    authenticate_optional_within(gateway, token, |session| async move {
+    authenticate_optional_within(gateway, credentials, |session| async move {
         let context = ViewContext::of(session.as_deref());
         let post = get_post(gateway, context.viewer, request.post_id).await?;
         let context = context.with_subject(Subject::PostAuthor(post.author_id));
@@ -48,13 +49,13 @@ pub(crate) async fn view_post(
 /// of up to 4 further skeletons costs 3 (2) more: up to 16 (11).
 pub(crate) async fn view_likers(
     gateway: &Gateway,
-    token: Option<Token>,
+    credentials: Option<Credentials>,
     request: gateway::ViewLikersRequest,
 ) -> Result<gateway::ViewLikersResponse, Status> {
     let gateway::ViewLikersRequest { post_id, page_size, page_token } = request;
     let fields = (PostId::parse("post_id", post_id), PageRequest::parse(page_size, page_token));
     let (post, page) = fields.all().map_err(status::invalid)?;
-    let page = view_list(gateway, post, |_| Likers(post), token, page).await?;
+    let page = view_list(gateway, post, |_| Likers(post), credentials, page).await?;
     let Page { entries: users, next_page_token } = page;
     Ok(gateway::ViewLikersResponse { users, next_page_token })
 }
@@ -64,7 +65,7 @@ pub(crate) async fn view_likers(
 /// to 4 further skeletons costs 3 (2) more: up to 16 (11).
 pub(crate) async fn view_comments(
     gateway: &Gateway,
-    token: Option<Token>,
+    credentials: Option<Credentials>,
     request: gateway::ViewCommentsRequest,
 ) -> Result<gateway::ViewCommentsResponse, Status> {
     let gateway::ViewCommentsRequest { post_id, order, page_size, page_token } = request;
@@ -73,7 +74,7 @@ pub(crate) async fn view_comments(
     let (post, page) =
         (PostId::parse("post_id", post_id), PageRequest::parse(page_size, page_token));
     let (post, order, page) = (post, order, page).all().map_err(status::invalid)?;
-    let page = view_list(gateway, post, |_| Comments { post, order }, token, page).await?;
+    let page = view_list(gateway, post, |_| Comments { post, order }, credentials, page).await?;
     let Page { entries: comments, next_page_token } = page;
     Ok(gateway::ViewCommentsResponse { comments, next_page_token })
 }
@@ -83,14 +84,14 @@ pub(crate) async fn view_comments(
 /// costs 3 (2) more: up to 16 (11).
 pub(crate) async fn view_reposts(
     gateway: &Gateway,
-    token: Option<Token>,
+    credentials: Option<Credentials>,
     request: gateway::ViewRepostsRequest,
 ) -> Result<gateway::ViewRepostsResponse, Status> {
     let gateway::ViewRepostsRequest { post_id, page_size, page_token } = request;
     let fields = (PostId::parse("post_id", post_id), PageRequest::parse(page_size, page_token));
     let (post, page) = fields.all().map_err(status::invalid)?;
     let reposts = |viewer| Reposts { post, viewer };
-    let page = view_list(gateway, post, reposts, token, page).await?;
+    let page = view_list(gateway, post, reposts, credentials, page).await?;
     let Page { entries: posts, next_page_token } = page;
     Ok(gateway::ViewRepostsResponse { posts, next_page_token })
 }
@@ -101,10 +102,10 @@ async fn view_list<L: Listing<Cursor = String>>(
     gateway: &Gateway,
     post: PostId,
     list: impl FnOnce(Option<UserId>) -> L,
-    token: Option<Token>,
+    credentials: Option<Credentials>,
     page: PageRequest,
 ) -> Result<Page<L::Shown>, Status> {
-    authenticate_optional_within(gateway, token, |session| async move {
+    authenticate_optional_within(gateway, credentials, |session| async move {
         let context = ViewContext::of(session.as_deref());
         let list = list(context.viewer);
         let (post, first) = tokio::join!(

@@ -1,12 +1,16 @@
 //! ViewPosts: posts that the caller names, as ViewPost shows them.
 
 use microblog_chassis::status;
-use microblog_domain::{PageSize, PostId};
-use microblog_proto::{gateway, post};
+use microblog_domain::{IdMap, IdSet, PageSize, PostId};
+use microblog_proto::{
+    gateway::{self, WithheldPost, WithheldReason},
+    post,
+};
 use tonic::Status;
 
 use crate::{
-    context::{Token, ViewContext, authenticate_optional_within},
+    context::{ViewContext, authenticate_optional_within},
+    credentials::Principal,
     errors,
     hydration::{
         accounts::HydratedAccounts,
@@ -19,29 +23,60 @@ use crate::{
 /// The most posts of a request: as many as a page has.
 const POSTS_MAX: usize = PageSize::MAX;
 
-/// Shows posts. 3 calls, 2 without a token: post.BatchGetPosts, then user.BatchGetUsers ∥
+/// Shows posts, and to service callers why others are not shown. 3 calls, 2 without a token: post.BatchGetPosts, then user.BatchGetUsers ∥
 /// relation.BatchGetRelations. The post service reads all of the posts, whether they fit or not.
 pub(crate) async fn view_posts(
     gateway: &Gateway,
-    token: Option<Token>,
+    principal: Principal,
     request: gateway::ViewPostsRequest,
 ) -> Result<gateway::ViewPostsResponse, Status> {
     let gateway::ViewPostsRequest { post_ids, unasked } = request;
     PostId::parse_list("post_ids", &post_ids, POSTS_MAX)
         .map_err(|invalid| status::invalid([invalid]))?;
-    let is_hidden =
-        if unasked { HydratedAccounts::is_hidden } else { HydratedAccounts::blocks_viewer };
-    authenticate_optional_within(gateway, token, |session| async move {
+    let rule =
+        if unasked { HydratedAccounts::hidden_reason } else { HydratedAccounts::blocked_reason };
+    let explains = principal.caller.is_some();
+    authenticate_optional_within(gateway, principal.credentials, |session| async move {
         let context = ViewContext::of(session.as_deref());
         let viewer_id = viewer_id(context.viewer);
+        let requested = if explains { post_ids.clone() } else { Vec::new() };
         let request = post::BatchGetPostsRequest { post_ids, viewer_id, allow_partial: true };
         let response = gateway.peers.post().batch_get_posts(request).await;
         let post::BatchGetPostsResponse { posts, remaining_ids, unavailable_ids } =
             errors::reply(response, &[])?;
-        let posts = viewed_posts_unless(gateway, context, posts, is_hidden).await?;
-        Ok(fitted(gateway::ViewPostsResponse { posts, remaining_ids, unavailable_ids }))
+        let (posts, hidden) = viewed_posts_unless(gateway, context, posts, rule).await?;
+        let mut response = gateway::ViewPostsResponse {
+            posts,
+            remaining_ids,
+            unavailable_ids,
+            ..Default::default()
+        };
+        response.withheld = withheld(&requested, &response, &hidden);
+        Ok(fitted(response))
     })
     .await
+}
+
+/// Returns the requested posts that a response does not have, with the reasons of hidden ones. All
+/// others do not exist.
+fn withheld(
+    requested: &[u64],
+    response: &gateway::ViewPostsResponse,
+    hidden: &[WithheldPost],
+) -> Vec<WithheldPost> {
+    let gateway::ViewPostsResponse { posts, remaining_ids, unavailable_ids, .. } = response;
+    let shown = posts.iter().filter_map(|viewed| Some(viewed.post.as_ref()?.id));
+    let others = remaining_ids.iter().chain(unavailable_ids).copied();
+    let mut seen: IdSet<u64> = shown.chain(others).collect();
+    let hidden: IdMap<u64, WithheldReason> =
+        hidden.iter().map(|hidden| (hidden.id, hidden.reason())).collect();
+    let missing = requested.iter().copied().filter(|id| seen.insert(*id));
+    missing
+        .map(|id| {
+            let reason = hidden.get(&id).copied().unwrap_or(WithheldReason::Gone);
+            WithheldPost { id, reason: reason.into() }
+        })
+        .collect()
 }
 
 /// Returns a response with as many of its first posts as it has room for, at least one. The others are
@@ -71,6 +106,7 @@ mod tests {
             posts: (1..=200).map(|id| viewed(id, bytes)).collect(),
             remaining_ids: (201..=300).collect(),
             unavailable_ids: vec![301],
+            ..Default::default()
         });
         assert!(response.encoded_len() < RESPONSE_BYTES_MAX);
         assert_eq!(response.unavailable_ids, [301]);

@@ -17,9 +17,10 @@ use tonic::{Code, Status};
 
 use crate::{
     context::{
-        AccountRef, Subject, Token, ViewContext, account_id, authenticate_optional_within,
+        AccountRef, Subject, ViewContext, account_id, authenticate_optional_within,
         authenticate_within, verify_beside,
     },
+    credentials::Credentials,
     errors,
     hydration::posts::{ENTRY_BYTES_MAX, hydrate_entries, viewed_posts_in_place, viewer_id},
     paging::{Budget, Cursor, Filling, Listing, PAGE_BYTES_MAX, PageRequest, Skeleton, fill},
@@ -50,12 +51,12 @@ const BUDGET: Budget = Budget {
 /// the end of the newest 800 costs both.
 pub(crate) async fn view_home(
     gateway: &Gateway,
-    token: Token,
+    credentials: Credentials,
     request: gateway::ViewHomeRequest,
 ) -> Result<gateway::ViewHomeResponse, Status> {
     let gateway::ViewHomeRequest { page_size, page_token, since_token } = request;
     let page = PageRequest::parse_only(page_size, page_token)?;
-    let page = view_own(gateway, TimelineKind::Home, token, since_token, page).await?;
+    let page = view_own(gateway, TimelineKind::Home, credentials, since_token, page).await?;
     let TimelinePage { posts, next_page_token, since_token } = page;
     Ok(gateway::ViewHomeResponse { posts, next_page_token, since_token })
 }
@@ -64,12 +65,12 @@ pub(crate) async fn view_home(
 /// [`view_home`].
 pub(crate) async fn view_friends(
     gateway: &Gateway,
-    token: Token,
+    credentials: Credentials,
     request: gateway::ViewFriendsRequest,
 ) -> Result<gateway::ViewFriendsResponse, Status> {
     let gateway::ViewFriendsRequest { page_size, page_token, since_token } = request;
     let page = PageRequest::parse_only(page_size, page_token)?;
-    let page = view_own(gateway, TimelineKind::Friends, token, since_token, page).await?;
+    let page = view_own(gateway, TimelineKind::Friends, credentials, since_token, page).await?;
     let TimelinePage { posts, next_page_token, since_token } = page;
     Ok(gateway::ViewFriendsResponse { posts, next_page_token, since_token })
 }
@@ -82,13 +83,13 @@ pub(crate) async fn view_friends(
 /// and the last two up to 7 times more.
 pub(crate) async fn view_user_timeline(
     gateway: &Gateway,
-    token: Option<Token>,
+    credentials: Option<Credentials>,
     request: gateway::ViewUserTimelineRequest,
 ) -> Result<gateway::ViewUserTimelineResponse, Status> {
     let gateway::ViewUserTimelineRequest { user, page_size, page_token, since_token } = request;
     let fields = (AccountRef::parse(user), PageRequest::parse(page_size, page_token));
     let (user, page) = fields.all().map_err(status::invalid)?;
-    authenticate_optional_within(gateway, token, |session| async move {
+    authenticate_optional_within(gateway, credentials, |session| async move {
         let author = account_id(gateway, &user).await?;
         let context = ViewContext::of(session.as_deref());
         let context = context.with_subject(Subject::Account(author.get()));
@@ -113,11 +114,11 @@ pub(crate) async fn view_user_timeline(
 /// timeline.CountNew.
 pub(crate) async fn count_new(
     gateway: &Gateway,
-    token: Token,
+    credentials: Credentials,
     request: gateway::CountNewRequest,
 ) -> Result<gateway::CountNewResponse, Status> {
     const FIELDS: errors::Fields = &[("since_token", "since_token")];
-    authenticate_within(gateway, token, |session| async move {
+    authenticate_within(gateway, credentials, |session| async move {
         let (user_id, since_token) = (session.viewer.get(), request.since_token);
         let client = gateway.peers.timeline();
         let count = client.count_new(timeline::CountNewRequest { user_id, since_token });
@@ -142,11 +143,11 @@ struct TimelinePage {
 async fn view_own(
     gateway: &Gateway,
     kind: TimelineKind,
-    token: Token,
+    credentials: Credentials,
     since_token: String,
     page: PageRequest,
 ) -> Result<TimelinePage, Status> {
-    authenticate_within(gateway, token, |session| async move {
+    authenticate_within(gateway, credentials, |session| async move {
         let timeline = OwnTimeline { viewer: session.viewer, kind, since_token };
         fill_own(gateway, &timeline, ViewContext::of(Some(&session)), page).await
     })

@@ -10,9 +10,10 @@ use tonic::Status;
 
 use crate::{
     context::{
-        AccountRef, Token, ViewContext, authenticate_optional_within, authenticate_within, profile,
+        AccountRef, ViewContext, authenticate_optional_within, authenticate_within, profile,
         verify_beside,
     },
+    credentials::Credentials,
     errors,
     hydration::{
         accounts::{RelationDetail, hydrate_accounts, profiles},
@@ -32,11 +33,11 @@ const FOLLOWED_BY_READ: i32 = 6;
 /// 9, 3 without a token: user.Authenticate ∥ user.GetUserByName, then those after the first at once.
 pub(crate) async fn view_user(
     gateway: &Gateway,
-    token: Option<Token>,
+    credentials: Option<Credentials>,
     request: gateway::ViewUserRequest,
 ) -> Result<gateway::ViewUserResponse, Status> {
     let user = AccountRef::parse_only(request.user)?;
-    authenticate_optional_within(gateway, token, |session| async move {
+    authenticate_optional_within(gateway, credentials, |session| async move {
         let context = ViewContext::of(session.as_deref());
         let (profile, counts, relations) = match user {
             AccountRef::Id(id) => tokio::join!(
@@ -82,10 +83,10 @@ async fn profile_by_id(
 /// relation.BatchGetCounts ∥ post.BatchGetPostCounts.
 pub(crate) async fn me(
     gateway: &Gateway,
-    token: Token,
+    credentials: Credentials,
     _request: gateway::MeRequest,
 ) -> Result<gateway::MeResponse, Status> {
-    authenticate_within(gateway, token, |session| async move {
+    authenticate_within(gateway, credentials, |session| async move {
         let (client, user_id) = (gateway.peers.user(), session.viewer.get());
         let account = client.get_account(user::GetAccountRequest { user_id });
         let own = async { tokio::join!(account, counts(gateway, session.viewer)) };

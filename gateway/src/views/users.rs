@@ -6,7 +6,8 @@ use microblog_proto::{gateway, user::NamedUser};
 use tonic::Status;
 
 use crate::{
-    context::{AccountRef, Token, ViewContext, authenticate_optional_within},
+    context::{AccountRef, ViewContext, authenticate_optional_within},
+    credentials::Credentials,
     errors,
     hydration::{
         accounts::{named_accounts, profiles},
@@ -26,12 +27,12 @@ const NAME_BYTES_MAX: usize = 30;
 /// [`hydrate_counts`] at the same time.
 pub(crate) async fn view_users(
     gateway: &Gateway,
-    token: Option<Token>,
+    credentials: Option<Credentials>,
     request: gateway::ViewUsersRequest,
 ) -> Result<gateway::ViewUsersResponse, Status> {
     let gateway::ViewUsersRequest { users, include_counts } = request;
     let accounts = parse(users).map_err(|invalid| status::invalid([invalid]))?;
-    authenticate_optional_within(gateway, token, |session| async move {
+    authenticate_optional_within(gateway, credentials, |session| async move {
         let context = ViewContext::of(session.as_deref());
         let ids = account_ids(gateway, context, &accounts).await?;
         if !include_counts || ids.is_empty() {

@@ -8,7 +8,10 @@
 //! room for some of it, and takes one more before it waits for room. So up to two messages exist
 //! ahead, beside those that fit into the window.
 
-use std::{mem, time::Duration};
+use std::{
+    mem,
+    time::{Duration, Instant},
+};
 
 use futures::{
     StreamExt as _,
@@ -25,12 +28,17 @@ use tokio::time::timeout;
 use tonic::{Status, Streaming};
 
 use crate::{
-    context::{Token, ViewContext, authenticate},
+    callers,
+    context::{ViewContext, authenticate},
+    credentials::Credentials,
     errors,
     hydration::posts::{ENTRIES_PER_MESSAGE, hydrate_entries},
     limits::WatchPermit,
     state::Gateway,
 };
+
+/// The method's name.
+pub(crate) const METHOD: &str = "WatchHome";
 
 /// How long the timeline service has to open its stream.
 const OPENING_MAX: Duration = Duration::from_secs(10);
@@ -45,13 +53,14 @@ pub(crate) type HomeUpdates = BoxStream<'static, Result<WatchHomeResponse, Statu
 /// then timeline.WatchHomeTimeline. Each message costs user.Authenticate ∥ post.BatchGetPosts, then
 /// user.BatchGetUsers ∥ relation.BatchGetRelations, and up to 7 more if a post with suppressed
 /// reposts is not shown; as many again for each repost by an account that is no longer followed. An
-/// idle stream costs user.Authenticate every `--session-check-ms`.
+/// idle stream costs user.Authenticate every `--session-check-ms`. For a service caller, user.GetUser
+/// takes the place of user.Authenticate.
 pub(crate) async fn watch_home(
     gateway: &Gateway,
-    token: Token,
+    credentials: Credentials,
     request: gateway::WatchHomeRequest,
 ) -> Result<HomeUpdates, Status> {
-    let viewer = authenticate(gateway, token.clone()).await?;
+    let viewer = authenticate(gateway, credentials.clone()).await?;
     let permit = gateway.limits.acquire_watch(viewer)?;
     chassis::context::watch()?;
     let (user_id, since_token) = (viewer.get(), request.since_token);
@@ -62,7 +71,8 @@ pub(crate) async fn watch_home(
     let updates = updates.unwrap_or_else(|_elapsed| Err(Status::unavailable("late")));
     let watch = Watch {
         gateway: gateway.clone(),
-        token,
+        credentials,
+        session_checked_at: Instant::now(),
         viewer,
         updates: errors::reply(updates, FIELDS)?,
         pending: WatchHomeTimelineResponse::default(),
@@ -75,7 +85,8 @@ pub(crate) async fn watch_home(
 /// An open stream.
 struct Watch {
     gateway: Gateway,
-    token: Token,
+    credentials: Credentials,
+    session_checked_at: Instant,
     viewer: UserId,
     updates: Streaming<WatchHomeTimelineResponse>,
     /// The part of the last update that is not sent yet.
@@ -90,9 +101,9 @@ impl Watch {
     /// Returns the next message. The session is checked for each, so none is sent after its end.
     async fn step(mut self) -> Result<Option<(WatchHomeResponse, Self)>, Status> {
         let Some(entries) = self.skeleton().await? else { return Ok(None) };
-        let (session, posts) =
-            tokio::join!(authenticate(&self.gateway, self.token.clone()), self.hydrate(&entries));
+        let (session, posts) = tokio::join!(self.authenticate(), self.hydrate(&entries));
         session?;
+        self.session_checked_at = Instant::now();
         let posts = posts?;
         let since_token = self.since_token.clone();
         Ok(Some((WatchHomeResponse { posts, since_token }, self)))
@@ -114,17 +125,34 @@ impl Watch {
         Ok(Some(entries))
     }
 
-    /// Waits for an update of the timeline service. Meanwhile, the end of the session ends the
-    /// stream.
+    /// Waits for an update of the timeline service. Meanwhile, the end of the session or of the
+    /// service caller's rights ends the stream.
     async fn update(&mut self) -> Result<Option<WatchHomeTimelineResponse>, Status> {
+        let session_check = self.gateway.session_check;
+        let check = match &self.credentials {
+            Credentials::Session(_) => session_check,
+            Credentials::Caller(_) => session_check.min(callers::CHECK_INTERVAL),
+        };
         loop {
-            match timeout(self.gateway.session_check, self.updates.message()).await {
+            match timeout(check, self.updates.message()).await {
                 Ok(update) => return update.map_err(|status| errors::map(status, FIELDS)),
-                Err(_elapsed) => {
-                    authenticate(&self.gateway, self.token.clone()).await?;
+                Err(_elapsed) if self.session_checked_at.elapsed() >= session_check => {
+                    self.authenticate().await?;
+                    self.session_checked_at = Instant::now();
                 }
+                Err(_elapsed) => self.check_caller()?,
             }
         }
+    }
+
+    /// Checks the viewer's session, or that the service caller may still watch for the viewer.
+    async fn authenticate(&self) -> Result<(), Status> {
+        self.check_caller()?;
+        authenticate(&self.gateway, self.credentials.clone()).await.map(|_viewer| ())
+    }
+
+    fn check_caller(&self) -> Result<(), Status> {
+        self.credentials.check_caller(self.gateway.callers.as_ref(), METHOD)
     }
 
     /// Returns the posts of entries as the viewer sees them now, from authors that the viewer

@@ -33,6 +33,7 @@ mod posts;
 mod process;
 mod reactions;
 mod roots;
+mod service_callers;
 mod sessions;
 mod stages;
 mod suppressed_reposts;

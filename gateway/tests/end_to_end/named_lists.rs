@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use microblog_chassis::status;
 use microblog_proto::{
     common::ErrorReason,
-    gateway::{self, ListedUser, UserRef, ViewedPost},
+    gateway::{self, ListedUser, UserRef, ViewedPost, WithheldReason},
     post,
     relation::{self, RelationState},
 };
@@ -16,6 +16,7 @@ use crate::{
     actions::{request_as, request_id},
     errors::{TOKEN_INVALID, assert_error, invalid},
     long_texts::long,
+    service_callers::{ACTING, Callers, acting_for, by_caller},
     system::{Flags, Jobs, Member, System, by_id, by_name, ids, names, with_token},
     timeline_actions::{post_ids, without_jobs},
 };
@@ -248,8 +249,9 @@ async fn named_posts_are_shown_as_view_post_shows_them(topology: Topology) {
         assert_eq!((response.remaining_ids, response.unavailable_ids), (vec![], vec![]));
     }
     let unasked = system.view_posts(Some(viewer), &named, true).await.posts;
+    let edges_of = |id: u64| accounts.iter().find(|(account, _)| *account == id).unwrap().1;
     let hidden = |id: u64| {
-        let (_, edges) = accounts.iter().find(|(account, _)| *account == id).unwrap();
+        let edges = edges_of(id);
         edges.mutes || edges.blocks || edges.blocked
     };
     let author = |viewed: &ViewedPost| viewed.post.as_ref().unwrap().author_id;
@@ -266,9 +268,43 @@ async fn named_posts_are_shown_as_view_post_shows_them(topology: Topology) {
     assert_eq!(post_ids(&home), post_ids(&expected));
     assert_eq!(home, expected);
     let request = post::ListUserPostsRequest { author_id: *deleted, ..Default::default() };
-    let farewell = system.post().list_user_posts(request).await.unwrap().into_inner().posts;
-    let farewell = system.view_posts(Some(viewer), &[farewell[0].id], false).await;
-    assert_eq!(farewell, gateway::ViewPostsResponse::default());
+    let farewell = system.post().list_user_posts(request).await.unwrap().into_inner().posts[0].id;
+    let response = system.view_posts(Some(viewer), &[farewell], false).await;
+    assert_eq!(response, gateway::ViewPostsResponse::default());
+
+    // A service caller sees the same, and why it does not see the others.
+    let all = system.view_posts(None, &posts, false).await.posts;
+    let callers = Callers::start(system, &["ViewPosts"], ACTING);
+    let named: Vec<u64> = named.into_iter().chain([farewell]).collect();
+    for unasked in [false, true] {
+        let post_ids = named.clone();
+        let request = gateway::ViewPostsRequest { post_ids, unasked };
+        let response = callers.gateway.clone().view_posts(acting_for(viewer.id, request)).await;
+        let response = response.unwrap().into_inner();
+        assert_eq!(response.posts, system.view_posts(Some(viewer), &named, unasked).await.posts);
+        let reason = |id: u64| {
+            let Some(viewed) = all.iter().find(|viewed| viewed.post.as_ref().unwrap().id == id)
+            else {
+                return Some(WithheldReason::Gone);
+            };
+            match edges_of(author(viewed)) {
+                Edges { blocked: true, .. } => Some(WithheldReason::BlockedBy),
+                Edges { blocks: true, .. } if unasked => Some(WithheldReason::Blocking),
+                Edges { mutes: true, .. } if unasked => Some(WithheldReason::Muting),
+                _ => None,
+            }
+        };
+        let distinct = posts.iter().copied().chain([4096, farewell]);
+        let expected: Vec<_> = distinct.filter_map(|id| Some((id, reason(id)?))).collect();
+        let withheld = response.withheld.iter().map(|withheld| (withheld.id, withheld.reason()));
+        assert_eq!(withheld.collect::<Vec<_>>(), expected);
+    }
+    // Without a viewer only what does not exist is withheld.
+    let request = gateway::ViewPostsRequest { post_ids: named, unasked: true };
+    let response = callers.gateway.clone().view_posts(by_caller(request)).await.unwrap();
+    let withheld = response.into_inner().withheld;
+    let withheld: Vec<_> = withheld.iter().map(|one| (one.id, one.reason())).collect();
+    assert_eq!(withheld, [(4096, WithheldReason::Gone), (farewell, WithheldReason::Gone)]);
 }
 
 #[tokio::test]

@@ -3,9 +3,10 @@
 
 use std::{collections::HashSet, future::Future, time::Duration};
 
-use microblog_domain::UserId;
+use microblog_domain::{Invalid, UserId};
 
 use crate::{
+    address::Address,
     error::Error,
     identifier::Identifier,
     name::Name,
@@ -124,12 +125,22 @@ impl Accounts {
         self.get(id).await
     }
 
-    /// Deletes an account after checking its password. Frees its address at once, its name after
-    /// the hold.
-    pub async fn delete(&self, id: UserId, password: &Password) -> Result<(), Error> {
-        let permit = self.hasher.permit().await?;
-        let record = self.check_password(&permit, id, password).await?;
-        drop(permit);
+    /// Deletes an account after checking its password; an account with an external id has none. Frees
+    /// its address at once, its name after the hold.
+    pub async fn delete(&self, id: UserId, password: Option<&Password>) -> Result<(), Error> {
+        let record = match password {
+            Some(password) => {
+                let permit = self.hasher.permit().await?;
+                self.check_password(&permit, id, password).await?
+            }
+            None => {
+                let record = self.get_own(id).await?;
+                if !matches!(record.address(), Some(Address::External(_))) {
+                    return Err(Invalid::new("password", "must not be empty").into());
+                }
+                record
+            }
+        };
         let accounts = self.clone();
         write(async move {
             let hold = accounts.freed_name_hold;
@@ -138,7 +149,7 @@ impl Accounts {
             }
             let deleted = intact(record.claims(), "an account")?;
             accounts.store.release(std::slice::from_ref(&deleted), hold).await?;
-            accounts.store.reset_attempts(&deleted.email).await
+            accounts.store.reset_attempts(&deleted.address).await
         })
         .await
     }
@@ -156,7 +167,7 @@ impl Accounts {
             match store.deleted(id).await {
                 Ok(Some(DeletedAccount { claims, hold })) => {
                     store.release(std::slice::from_ref(&claims), hold).await?;
-                    store.reset_attempts(&claims.email).await?;
+                    store.reset_attempts(&claims.address).await?;
                 }
                 Ok(None) => {}
                 // Its claims are unknown, but stale: they can be taken over.
@@ -215,7 +226,7 @@ impl Identifier<'_> {
         matches!(record.state, State::Active | State::Pending)
             && match self {
                 Self::Name(name) => record.has_name(name),
-                Self::Email(email) => record.has_email(email),
+                Self::Address(address) => record.has_address(address),
             }
     }
 

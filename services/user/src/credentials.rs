@@ -31,13 +31,13 @@ impl Accounts {
     /// Returns the throttle key of a log-in. It is the account's address, also if the caller logs
     /// in by name, so that both share one counter. For an unknown name, it is the name.
     async fn throttle_key(&self, login: &Login) -> Result<Login, Error> {
-        if let Login::Email(_) = login {
+        if let Login::Address(_) = login {
             return Ok(login.clone());
         }
         let owner = self.store.claim_owners(&[login.claim()]).await?.pop().flatten();
         let owner = owner.and_then(ClaimOwner::id);
         match self.look_up(owner, login).await? {
-            Some(record) => Ok(Login::Email(intact(record.claims(), "an account")?.email)),
+            Some(record) => Ok(Login::Address(intact(record.claims(), "an account")?.address)),
             None => Ok(login.clone()),
         }
     }
@@ -58,8 +58,8 @@ impl Accounts {
         password: &Password,
     ) -> Result<Record, Error> {
         let record = self.get_own(id).await?;
-        let email = intact(record.claims(), "an account")?.email;
-        self.record_attempt(permit, Login::Email(email)).await?;
+        let address = intact(record.claims(), "an account")?.address;
+        self.record_attempt(permit, Login::Address(address)).await?;
         compare(permit, Some(record), password).await
     }
 

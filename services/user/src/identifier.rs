@@ -1,25 +1,25 @@
-//! Identifiers that accounts claim: names and e-mail addresses. Pure.
+//! Identifiers that accounts claim: names and addresses. Pure.
 
 use microblog_domain::Partition;
 
-use crate::{email::Email, name::Name, profile::Registration};
+use crate::{address::Address, name::Name, profile::Registration};
 
 /// The kind of an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdentifierKind {
     /// A name.
     Name,
-    /// An e-mail address.
-    Email,
+    /// An address.
+    Address,
 }
 
-/// An identifier that accounts claim: a name or an e-mail address.
+/// An identifier that accounts claim: a name or an address.
 #[derive(Clone, Copy, Debug)]
 pub enum Identifier<'a> {
     /// A name.
     Name(&'a Name),
-    /// An e-mail address.
-    Email(&'a Email),
+    /// An address.
+    Address(&'a Address),
 }
 
 impl<'a> Identifier<'a> {
@@ -27,7 +27,7 @@ impl<'a> Identifier<'a> {
     pub const fn of(registration: &'a Registration, kind: IdentifierKind) -> Self {
         match kind {
             IdentifierKind::Name => Self::Name(&registration.name),
-            IdentifierKind::Email => Self::Email(&registration.email),
+            IdentifierKind::Address => Self::Address(&registration.address),
         }
     }
 
@@ -35,7 +35,7 @@ impl<'a> Identifier<'a> {
     pub(crate) fn partition(self) -> Partition {
         match self {
             Self::Name(name) => name.partition(),
-            Self::Email(email) => email.partition(),
+            Self::Address(address) => address.partition(),
         }
     }
 }

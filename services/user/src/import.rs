@@ -97,7 +97,7 @@ impl Import {
         let registrations = self.accounts.store.create(&drafts).await?;
         let begun: Vec<_> = free.into_iter().zip(registrations).collect();
         let named = self.claim(IdentifierKind::Name, begun).await?;
-        let addressed = self.claim(IdentifierKind::Email, named).await?;
+        let addressed = self.claim(IdentifierKind::Address, named).await?;
         self.activate(addressed).await?;
 
         let settled = self.rows.iter().map(|row| match row {
@@ -132,7 +132,7 @@ impl Import {
     fn draft(&self, row: usize) -> Draft {
         Draft {
             name: self.entries[row].name.clone(),
-            email: self.entries[row].email.clone(),
+            address: self.entries[row].email.clone().into(),
             password: self.password.clone(),
             display_name: String::new(),
             request: self.request.clone(),

@@ -15,14 +15,15 @@
 //! | `user:{p}:sessions:<u>` | zset | SHA-256 of a token → expiry in Unix ms; expires with the last session |
 //! | `user:{h}:name:<name>` | string | claim on a name in lower case: the id; after a deletion, the negated id, which expires |
 //! | `user:{h}:email:<address>` | string | claim on an address in lower case: the id |
-//! | `user:{h}:attempts:<login>` | hash | failed log-ins of an account by its address, or of an unknown name or address; TTL 1 hour, or 24 hours once throttled |
+//! | `user:{h}:external:<issuer> <id>` | string | claim on an external id: the account's id |
+//! | `user:{h}:attempts:<login>` | hash | failed log-ins of an account by its e-mail address, or of an unknown name or address; TTL 1 hour, or 24 hours once throttled |
 //!
 //! `p` is the partition of the id, `h` that of the text.
 
 use microblog_domain::{Partition, UserId};
 use microblog_keyspace::{key, number_behind};
 
-use crate::{email::Email, identifier::Identifier, login::Login, name::Name};
+use crate::{address::Address, identifier::Identifier, login::Login, name::Name};
 
 /// Returns the prefix of all profile keys of a partition, to which the id is appended. The Redis
 /// function issues the ids and completes the keys; the slot is the same.
@@ -76,15 +77,19 @@ pub(crate) fn name(name: &Name) -> String {
     key(format_args!("user:{{{}}}:name:{}", name.partition(), name.unique()))
 }
 
-pub(crate) fn email(email: &Email) -> String {
-    key(format_args!("user:{{{}}}:email:{}", email.partition(), email.unique()))
+pub(crate) fn address(address: &Address) -> String {
+    let kind = match address {
+        Address::Email(_) => "email",
+        Address::External(_) => "external",
+    };
+    key(format_args!("user:{{{}}}:{kind}:{}", address.partition(), address.unique()))
 }
 
 /// Returns the key of a claim.
 pub(crate) fn claim(claim: Identifier<'_>) -> String {
     match claim {
         Identifier::Name(text) => name(text),
-        Identifier::Email(text) => email(text),
+        Identifier::Address(text) => address(text),
     }
 }
 
@@ -113,12 +118,12 @@ mod tests {
 
     #[test]
     fn claims_ignore_case_and_share_the_partition_of_the_counter() {
-        let lower = Email::parse("email", "ann@example.org").unwrap();
-        let upper = Email::parse("email", "ANN@Example.org").unwrap();
-        assert_eq!(email(&lower), email(&upper));
+        let lower = Address::stored("ann@example.org").unwrap();
+        let upper = Address::stored("ANN@Example.org").unwrap();
+        assert_eq!(address(&lower), address(&upper));
         let at = lower.partition();
-        assert_eq!(email(&lower), format!("user:{{{at}}}:email:ann@example.org"));
-        let throttle_key = attempts(&Login::Email(lower));
+        assert_eq!(address(&lower), format!("user:{{{at}}}:email:ann@example.org"));
+        let throttle_key = attempts(&Login::Address(lower));
         assert_eq!(throttle_key, format!("user:{{{at}}}:attempts:ann@example.org"));
         let ann = Name::parse("name", "Ann").unwrap();
         assert_eq!(name(&ann), format!("user:{{{}}}:name:ann", ann.partition()));
@@ -127,7 +132,9 @@ mod tests {
     #[test]
     fn an_address_cannot_inject_a_hash_tag() {
         // Only the first pair of braces is the hash tag, and user input comes after it.
-        let odd = Email::parse("email", "{1}@example.org").unwrap();
-        assert!(email(&odd).starts_with(&format!("user:{{{}}}:", odd.partition())));
+        for odd in ["{1}@example.org", "{1} {2}"] {
+            let odd = Address::stored(odd).unwrap();
+            assert!(address(&odd).starts_with(&format!("user:{{{}}}:", odd.partition())));
+        }
     }
 }

@@ -11,11 +11,13 @@
 //! types show it and must not be logged.
 
 mod accounts;
+mod address;
 mod background;
 mod config;
 mod credentials;
 mod email;
 mod error;
+mod external_accounts;
 mod identifier;
 pub mod import;
 mod journal;
@@ -48,9 +50,11 @@ use microblog_record::Database;
 use tonic::service::Routes;
 
 pub use accounts::Accounts;
+pub use address::{Address, ExternalId};
 pub use config::Config;
 pub use email::Email;
 pub use error::Error;
+pub use external_accounts::{EnsureRequest, Ensured};
 pub use identifier::{Identifier, IdentifierKind};
 pub use journal::JournalEntry;
 pub use login::Login;

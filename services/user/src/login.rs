@@ -2,22 +2,22 @@
 
 use microblog_domain::{Invalid, Partition};
 
-use crate::{email::Email, identifier::Identifier, name::Name};
+use crate::{address::Address, email::Email, identifier::Identifier, name::Name};
 
 /// A name or an e-mail address. They never overlap: addresses contain an `@`, names do not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Login {
     /// An account's name.
     Name(Name),
-    /// An account's e-mail address.
-    Email(Email),
+    /// An account's address. Requests have e-mail addresses only.
+    Address(Address),
 }
 
 impl Login {
     /// Parses a request field.
     pub fn parse(field: &str, text: &str) -> Result<Self, Invalid> {
         match text.contains('@') {
-            true => Email::parse(field, text).map(Self::Email),
+            true => Email::parse(field, text).map(|email| Self::Address(email.into())),
             false => Name::parse(field, text).map(Self::Name),
         }
     }
@@ -26,7 +26,7 @@ impl Login {
     pub fn unique(&self) -> String {
         match self {
             Self::Name(name) => name.unique(),
-            Self::Email(email) => email.unique(),
+            Self::Address(address) => address.unique(),
         }
     }
 
@@ -39,7 +39,7 @@ impl Login {
     pub const fn claim(&self) -> Identifier<'_> {
         match self {
             Self::Name(name) => Identifier::Name(name),
-            Self::Email(email) => Identifier::Email(email),
+            Self::Address(address) => Identifier::Address(address),
         }
     }
 }

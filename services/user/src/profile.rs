@@ -8,7 +8,7 @@ use microblog_domain::{
 };
 use url::Url;
 
-use crate::{email::Email, name::Name, password::Hash};
+use crate::{address::Address, name::Name, password::Hash};
 
 const DISPLAY_NAME_MAX: usize = 50;
 const BIO_MAX: usize = 160;
@@ -39,7 +39,7 @@ pub enum State {
     Active,
     /// A running registration.
     Pending,
-    /// A deleted account. Its claim on its e-mail address is stale.
+    /// A deleted account. Its claim on its address is stale.
     Deleted,
     /// An aborted registration. Its claims are stale.
     Aborted,
@@ -52,8 +52,8 @@ pub struct Record {
     pub state: State,
     /// The public part.
     pub user: User,
-    /// The e-mail address, as registered.
-    pub email: String,
+    /// The address, as stored.
+    pub address: String,
     /// The password hash.
     pub password: Hash,
     /// The id of the request that registered it (idempotency key).
@@ -74,13 +74,18 @@ impl Record {
     }
 
     /// Returns whether this is the address of the account or registration.
-    pub fn has_email(&self, email: &Email) -> bool {
-        self.email.eq_ignore_ascii_case(email.as_str())
+    pub fn has_address(&self, address: &Address) -> bool {
+        self.address().is_some_and(|own| own.unique() == address.unique())
+    }
+
+    /// Returns the address; `None` if it is damaged.
+    pub fn address(&self) -> Option<Address> {
+        Address::stored(&self.address)
     }
 
     /// Returns its claims; `None` if they are damaged.
     pub fn claims(&self) -> Option<Registration> {
-        Registration::of(self.user.id, &self.user.name, &self.email)
+        Registration::of(self.user.id, &self.user.name, &self.address)
     }
 }
 
@@ -99,7 +104,7 @@ pub struct Draft {
     /// The name to claim.
     pub name: Name,
     /// The address to claim.
-    pub email: Email,
+    pub address: Address,
     /// The password hash.
     pub password: Hash,
     /// The display name; may be empty.
@@ -130,14 +135,13 @@ pub struct Registration {
     /// The name.
     pub name: Name,
     /// The address.
-    pub email: Email,
+    pub address: Address,
 }
 
 impl Registration {
     /// Returns the claims from stored texts; `None` if they are damaged.
-    pub fn of(id: UserId, name: &str, email: &str) -> Option<Self> {
-        let (name, email) = (Name::parse("name", name).ok()?, Email::parse("email", email).ok()?);
-        Some(Self { id, name, email })
+    pub fn of(id: UserId, name: &str, address: &str) -> Option<Self> {
+        Some(Self { id, name: Name::parse("name", name).ok()?, address: Address::stored(address)? })
     }
 }
 

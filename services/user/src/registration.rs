@@ -15,6 +15,7 @@ use microblog_domain::UserId;
 
 use crate::{
     accounts::{Accounts, ClaimStatus, write},
+    address::Address,
     email::Email,
     error::Error,
     identifier::{Identifier, IdentifierKind},
@@ -56,8 +57,11 @@ pub(crate) enum ClaimResult {
     Contested,
 }
 
-enum Outcome {
+/// The result of a registration.
+pub(crate) enum Outcome {
+    /// The new account.
     Registered(User),
+    /// Another account or registration has the name or address.
     Conflict(IdentifierKind, Box<Record>),
     /// The name is reserved after a deletion.
     Held,
@@ -69,10 +73,12 @@ enum Outcome {
 impl Accounts {
     /// Registers an account, or returns the account that the same request registered before.
     pub async fn register(&self, request: RegistrationRequest) -> Result<User, Error> {
-        let claims = [Identifier::Name(&request.name), Identifier::Email(&request.email)];
+        let address = Address::Email(request.email.clone());
+        let claims = [Identifier::Name(&request.name), Identifier::Address(&address)];
         let [name, email] = self.claim_statuses(claims).await?;
         // Checked before hashing, which is expensive.
-        for (kind, claim_status) in [(IdentifierKind::Name, name), (IdentifierKind::Email, email)] {
+        for (kind, claim_status) in [(IdentifierKind::Name, name), (IdentifierKind::Address, email)]
+        {
             match claim_status {
                 ClaimStatus::Free => {}
                 ClaimStatus::Held => return Err(taken(kind)),
@@ -83,7 +89,7 @@ impl Accounts {
         }
         let draft = Draft {
             name: request.name.clone(),
-            email: request.email.clone(),
+            address,
             password: self.hasher.permit().await?.hash(request.password.clone()).await?,
             display_name: request.display_name.clone(),
             request: request.request.clone(),
@@ -107,7 +113,7 @@ impl Accounts {
     ) -> Result<User, Error> {
         let same = existing.request == request.request
             && existing.has_name(&request.name)
-            && existing.has_email(&request.email);
+            && existing.has_address(&request.email.clone().into());
         if !same {
             return Err(taken(kind));
         }
@@ -119,10 +125,11 @@ impl Accounts {
         if known { Ok(existing.user.clone()) } else { Err(taken(kind)) }
     }
 
-    async fn run_registration(&self, draft: Draft) -> Result<Outcome, Error> {
+    /// Runs a registration through all steps.
+    pub(crate) async fn run_registration(&self, draft: Draft) -> Result<Outcome, Error> {
         let drafts = [draft];
         let registrations = self.store.create(&drafts).await?;
-        for kind in [IdentifierKind::Name, IdentifierKind::Email] {
+        for kind in [IdentifierKind::Name, IdentifierKind::Address] {
             let claimed = self.acquire_claims(kind, &registrations).await?.pop();
             let outcome = match claimed {
                 Some(ClaimResult::Acquired) => continue,
@@ -220,6 +227,6 @@ impl Accounts {
 const fn taken(kind: IdentifierKind) -> Error {
     match kind {
         IdentifierKind::Name => Error::NameTaken,
-        IdentifierKind::Email => Error::EmailTaken,
+        IdentifierKind::Address => Error::EmailTaken,
     }
 }

@@ -63,9 +63,7 @@ impl Accounts {
         for id in self.store.unlist(&inactive).await? {
             repairs.add(format!("account {id} is not active, removed from the list of accounts"));
         }
-        for (kind, what) in
-            [(IdentifierKind::Name, "name"), (IdentifierKind::Email, "e-mail address")]
-        {
+        for (kind, what) in [(IdentifierKind::Name, "name"), (IdentifierKind::Address, "address")] {
             let claims: Vec<_> =
                 valid.iter().map(|account| Identifier::of(account, kind)).collect();
             let owners = self.store.claim_owners(&claims).await?;

@@ -12,7 +12,8 @@ use microblog_record::{Recorder, restore};
 use tonic::{Request, Response, Status};
 
 use crate::{
-    accounts::Accounts, error::Error, name::Name, record::AccountTables, verify::Report, wire,
+    accounts::Accounts, error::Error, external_accounts::Ensured, name::Name,
+    record::AccountTables, verify::Report, wire,
 };
 
 type RpcResult<T> = Result<Response<T>, Status>;
@@ -166,8 +167,29 @@ impl UserService for Rpc {
         request: Request<pb::DeleteUserRequest>,
     ) -> RpcResult<pb::DeleteUserResponse> {
         let (id, password) = wire::delete_user(&request.into_inner())?;
-        self.accounts.delete(id, &password).await?;
+        self.accounts.delete(id, password.as_ref()).await?;
         Ok(Response::new(pb::DeleteUserResponse {}))
+    }
+
+    async fn ensure_user(
+        &self,
+        request: Request<pb::EnsureUserRequest>,
+    ) -> RpcResult<pb::EnsureUserResponse> {
+        let request = wire::ensure_user(request.get_ref())?;
+        let Ensured { user, is_new } = self.accounts.ensure(request).await?;
+        let user = Some(wire::user(user));
+        Ok(Response::new(pb::EnsureUserResponse { user, created: is_new }))
+    }
+
+    async fn batch_resolve_external_ids(
+        &self,
+        request: Request<pb::BatchResolveExternalIdsRequest>,
+    ) -> RpcResult<pb::BatchResolveExternalIdsResponse> {
+        let ids = wire::external_ids(request.get_ref())?;
+        let accounts = self.accounts.resolve_external(&ids).await?;
+        let found = ids.into_iter().zip(accounts).filter_map(|(id, user)| Some((id, user?)));
+        let users = found.map(wire::external_user).collect();
+        Ok(Response::new(pb::BatchResolveExternalIdsResponse { users }))
     }
 
     async fn list_deletions(

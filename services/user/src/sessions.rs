@@ -30,12 +30,12 @@ impl Accounts {
     /// Opens a session.
     pub async fn login(&self, login: Login, password: Password) -> Result<Session, Error> {
         let record = self.check_credentials(&login, &password).await?;
-        let email = intact(record.claims(), "an account")?.email;
+        let address = intact(record.claims(), "an account")?.address;
         let token = Token::issue(record.user.id)?;
         let expires_at = store::whole_ms(SystemTime::now() + self.session_ttl);
         let (store, id, fingerprint) = (self.store.clone(), record.user.id, token.fingerprint());
         let open = async move {
-            store.open_session(id, &email, &record.password, fingerprint, expires_at).await
+            store.open_session(id, &address, &record.password, fingerprint, expires_at).await
         };
         // The password changed, or the account was deleted, during the check.
         if !write(open).await? {
@@ -70,13 +70,13 @@ impl Accounts {
         let record = self.check_password(&permit, id, &current).await?;
         let new = permit.hash(new).await?;
         drop(permit);
-        let email = intact(record.claims(), "an account")?.email;
+        let address = intact(record.claims(), "an account")?.address;
         let store = self.store.clone();
         write(async move {
             if !store.change_password(id, &record.password, &new).await? {
                 return Err(Error::BadCredentials);
             }
-            store.reset_attempts(&email).await
+            store.reset_attempts(&address).await
         })
         .await
     }

@@ -88,10 +88,10 @@ impl Accounts {
             };
             violations.check(false, || format!("account {id} {violation}"));
         }
-        let both = |r: &Registration| [(r.id, "name"), (r.id, "e-mail address")];
+        let both = |r: &Registration| [(r.id, "name"), (r.id, "address")];
         let claims: Vec<_> = valid
             .iter()
-            .flat_map(|r| [Identifier::Name(&r.name), Identifier::Email(&r.email)])
+            .flat_map(|r| [Identifier::Name(&r.name), Identifier::Address(&r.address)])
             .collect();
         let owners = self.store.claim_owners(&claims).await?;
         for ((id, what), owner) in valid.iter().flat_map(both).zip(owners) {

@@ -9,8 +9,10 @@ use microblog_domain::{BATCH_MAX, Fields as _, Invalid, RequestId, UserId};
 use microblog_proto::user as pb;
 
 use crate::{
+    address::{Address, ExternalId},
     email::Email,
     error::Error,
+    external_accounts::EnsureRequest,
     import::{ImportEntry, ImportResult},
     login::Login,
     name::Name,
@@ -87,11 +89,60 @@ pub(crate) fn change_password(
     (id, current, new).all().map_err(Error::Invalid)
 }
 
-/// Decodes the account to delete and its password.
-pub(crate) fn delete_user(request: &pb::DeleteUserRequest) -> Result<(UserId, Password), Error> {
+/// Decodes the account to delete and its password, if it has one.
+pub(crate) fn delete_user(
+    request: &pb::DeleteUserRequest,
+) -> Result<(UserId, Option<Password>), Error> {
     let id = UserId::parse("user_id", request.user_id);
-    let password = Password::parse_given("password", &request.password);
+    let password = match request.password.as_str() {
+        "" => Ok(None),
+        text => Password::parse_given("password", text).map(Some),
+    };
     (id, password).all().map_err(Error::Invalid)
+}
+
+/// Decodes a request to find or make an account.
+pub(crate) fn ensure_user(request: &pb::EnsureUserRequest) -> Result<EnsureRequest, Error> {
+    let external =
+        ExternalId::parse(("issuer", &request.issuer), ("external_id", &request.external_id));
+    let name = Name::parse("name", &request.name);
+    let display_name = ProfileField::DisplayName.parse("display_name", &request.display_name);
+    match (external, name, display_name) {
+        (Ok(external), Ok(name), Ok(display_name)) => {
+            Ok(EnsureRequest { external, name, display_name })
+        }
+        (external, name, display_name) => {
+            let mut invalids = external.err().unwrap_or_default();
+            invalids.extend(name.err());
+            invalids.extend(display_name.err());
+            Err(Error::Invalid(invalids))
+        }
+    }
+}
+
+/// Decodes the external ids of an issuer, without repetitions.
+pub(crate) fn external_ids(
+    request: &pb::BatchResolveExternalIdsRequest,
+) -> Result<Vec<ExternalId>, Error> {
+    let pb::BatchResolveExternalIdsRequest { issuer, external_ids } = request;
+    if external_ids.len() > BATCH_MAX {
+        let problem = format!("must have at most {BATCH_MAX} items, has {}", external_ids.len());
+        return Err(Invalid::new("external_ids", problem).into());
+    }
+    let (mut seen, mut ids) = (HashSet::with_capacity(external_ids.len()), Vec::new());
+    for (i, id) in external_ids.iter().enumerate() {
+        let field = format!("external_ids[{i}]");
+        let id = ExternalId::parse(("issuer", issuer), (&field, id)).map_err(Error::Invalid)?;
+        if seen.insert(id.clone()) {
+            ids.push(id);
+        }
+    }
+    Ok(ids)
+}
+
+/// Encodes the account of an external id.
+pub(crate) fn external_user((external, id): (ExternalId, UserId)) -> pb::ExternalUser {
+    pb::ExternalUser { external_id: external.id().to_owned(), user_id: id.get() }
 }
 
 /// Decodes the fields to change; absent ones stay as they are.
@@ -134,7 +185,14 @@ pub(crate) fn user(user: User) -> pb::User {
 
 /// Encodes an account with its private part.
 pub(crate) fn account(record: Record) -> pb::Account {
-    pb::Account { user: Some(user(record.user)), email: record.email }
+    let (email, external) = match record.address() {
+        Some(Address::External(external)) => {
+            let (issuer, external_id) = (external.issuer().to_owned(), external.id().to_owned());
+            (String::new(), Some(pb::ExternalId { issuer, external_id }))
+        }
+        Some(Address::Email(_)) | None => (record.address, None),
+    };
+    pb::Account { user: Some(user(record.user)), email, external }
 }
 
 /// Encodes the account of a name.

@@ -160,7 +160,7 @@ pub fn reason_of(status: &Status) -> Option<ErrorReason> {
 }
 
 /// Returns the name of a status code, as in the gRPC specification.
-pub(crate) fn code_name(code: Code) -> &'static str {
+pub fn code_name(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",
         Code::Cancelled => "CANCELLED",

@@ -128,7 +128,7 @@ impl Restore<'_> {
     }
 
     async fn restore_claims(&self) -> Result<(), RecordError> {
-        for (column, kind) in [(NAME, IdentifierKind::Name), (EMAIL, IdentifierKind::Email)] {
+        for (column, kind) in [(NAME, IdentifierKind::Name), (EMAIL, IdentifierKind::Address)] {
             let mut next = FIRST;
             while let Some(after) = next {
                 let accounts: Vec<(UserId, StoredAccount)>;

@@ -70,7 +70,7 @@ pub(super) async fn upsert_accounts(
                 .bind(account.password.as_str().to_owned())
                 .bind(account.request.clone())
                 .bind(partition(claims.as_ref().map(|claims| claims.name.partition())))
-                .bind(partition(claims.as_ref().map(|claims| claims.email.partition())))
+                .bind(partition(claims.as_ref().map(|claims| claims.address.partition())))
                 .bind(number(account.card_version))
                 .bind(number(account.password_version))
                 .bind(number(account.sessions_ended))

@@ -188,7 +188,7 @@ fn record(id: UserId, values: Values) -> Result<Option<Record>, Error> {
     Ok(user.map(|user| Record {
         state,
         user,
-        email: email.unwrap_or_default(),
+        address: email.unwrap_or_default(),
         password: Hash::stored(password.unwrap_or_default()),
         request: request.unwrap_or_default(),
     }))

@@ -93,7 +93,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{email::Email, name::Name, password::Hash};
+    use crate::{address::Address, name::Name, password::Hash};
 
     fn id() -> UserId {
         UserId::new(4096).unwrap()
@@ -102,7 +102,7 @@ mod tests {
     fn draft(display_name: &str) -> Draft {
         Draft {
             name: Name::parse("name", "ann").unwrap(),
-            email: Email::parse("email", "ann@example.org").unwrap(),
+            address: Address::stored("ann@example.org").unwrap(),
             password: Hash::none(),
             display_name: display_name.to_owned(),
             request: String::new(),

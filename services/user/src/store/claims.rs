@@ -115,7 +115,7 @@ impl Store {
         let claims = registrations.iter().flat_map(|r| {
             [
                 (Identifier::of(r, IdentifierKind::Name), r.id, hold_ms),
-                (Identifier::of(r, IdentifierKind::Email), r.id, 0),
+                (Identifier::of(r, IdentifierKind::Address), r.id, 0),
             ]
         });
         let mut batch = Batch::new();

@@ -30,7 +30,7 @@ impl Store {
         }
         let begun = |(draft, id): (&Draft, u64)| {
             let id = intact(UserId::new(id), "an issued id")?;
-            Ok(Registration { id, name: draft.name.clone(), email: draft.email.clone() })
+            Ok(Registration { id, name: draft.name.clone(), address: draft.address.clone() })
         };
         drafts.iter().zip(ids).map(begun).collect()
     }
@@ -191,7 +191,7 @@ fn create(partition: Partition, drafts: &[Draft]) -> Call {
         .issuing(partition);
     drafts.iter().fold(call, |call, draft| {
         call.arg(card::write(draft))
-            .arg(draft.email.as_str())
+            .arg(draft.address.as_str())
             .arg(draft.password.as_str())
             .arg(&draft.request)
     })

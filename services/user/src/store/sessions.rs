@@ -13,7 +13,8 @@ use microblog_keyspace::{
 
 use super::{CacheKey, CachedValue, ClaimOwner, Store, intact};
 use crate::{
-    email::Email, error::Error, keys, login::Login, password::Hash, throttle, token::Fingerprint,
+    address::Address, error::Error, keys, login::Login, password::Hash, throttle,
+    token::Fingerprint,
 };
 
 /// The most sessions per account; a further one evicts the one that expires first.
@@ -82,8 +83,8 @@ impl Store {
     }
 
     /// Resets the counter of failed log-ins. One round trip.
-    pub async fn reset_attempts(&self, email: &Email) -> Result<(), Error> {
-        self.keyspace.query::<u64>(reset_attempts(email)).await?;
+    pub async fn reset_attempts(&self, address: &Address) -> Result<(), Error> {
+        self.keyspace.query::<u64>(reset_attempts(address)).await?;
         Ok(())
     }
 
@@ -92,7 +93,7 @@ impl Store {
     pub async fn open_session(
         &self,
         id: UserId,
-        email: &Email,
+        address: &Address,
         checked: &Hash,
         token: Fingerprint,
         expires_at: SystemTime,
@@ -107,7 +108,7 @@ impl Store {
             .arg(SESSIONS_MAX);
         let mut batch = Batch::new();
         batch.call(id.partition(), call);
-        batch.query(email.partition(), reset_attempts(email));
+        batch.query(address.partition(), reset_attempts(address));
         let opened = self.keyspace.send(batch).await?.into_iter().next();
         let opened: u64 = keyspace::decode(intact(opened, "a response")?)?;
         Ok(opened == 1)
@@ -157,9 +158,9 @@ impl Store {
     }
 }
 
-fn reset_attempts(email: &Email) -> redis::Cmd {
+fn reset_attempts(address: &Address) -> redis::Cmd {
     let mut reset = redis::cmd("DEL");
-    reset.arg(keys::attempts(&Login::Email(email.clone())));
+    reset.arg(keys::attempts(&Login::Address(address.clone())));
     reset
 }
 

@@ -102,7 +102,7 @@ async fn names_and_addresses_stay_unique_under_aborts_and_deletions(topology: To
     for i in 0..NAMES {
         if let Ok(user) = accounts.get_by_name(&name(i)).await {
             named.push(user.id.get());
-            addresses.insert(accounts.get_own(user.id).await.unwrap().email);
+            addresses.insert(accounts.get_own(user.id).await.unwrap().address);
         }
     }
     assert_eq!((named.len() as u64, addresses.len() as u64), (alive, alive), "each has its own");

@@ -20,7 +20,7 @@ on_each_store! {
 }
 
 async fn register_directly(accounts: &Accounts, name: &str) -> User {
-    let Draft { name, email, request, .. } = draft(name);
+    let (Draft { name, request, .. }, email) = (draft(name), support::email(name));
     let password = Password::parse_new("password", PASSWORD).unwrap();
     let display_name = String::new();
     let application = RegistrationRequest { request, name, email, password, display_name };
@@ -49,7 +49,7 @@ async fn assert_checked(accounts: &Accounts, expected: u64) {
 /// Runs so many steps of a registration.
 async fn begin(store: &Store, name: &str, steps: usize) -> Vec<Registration> {
     let registrations = store.create(&[draft(name)]).await.unwrap();
-    for kind in [IdentifierKind::Name, IdentifierKind::Email].into_iter().take(steps - 1) {
+    for kind in [IdentifierKind::Name, IdentifierKind::Address].into_iter().take(steps - 1) {
         let mine = ClaimOwner::Account(registrations[0].id);
         assert_eq!(store.claim(kind, &registrations).await.unwrap(), [mine]);
     }
@@ -102,7 +102,7 @@ async fn a_stalled_registration_cannot_continue_after_its_abort(topology: Topolo
         let stalled = begin(&store, &name, steps).await;
         assert_eq!(sweep(&accounts).await, 1);
         // The stalled process continues. Its new claims are stale.
-        for kind in [IdentifierKind::Name, IdentifierKind::Email].into_iter().skip(steps - 1) {
+        for kind in [IdentifierKind::Name, IdentifierKind::Address].into_iter().skip(steps - 1) {
             store.claim(kind, &stalled).await.unwrap();
         }
         assert_free(&accounts, &name, true).await;
@@ -233,7 +233,7 @@ async fn a_deletion_is_confirmed_in_any_state_of_the_account() {
     let mut admin = redis.nodes()[0].admin().await;
     for damage in [&["HSET", "draft", "ann"][..], &["HDEL", "email"], &["DEL"]] {
         let user = register_directly(&accounts, "ann").await;
-        accounts.delete(user.id, &password).await.unwrap();
+        accounts.delete(user.id, Some(&password)).await.unwrap();
         let mut command = microblog_testkit::redis::cmd(damage[0]);
         let profile = format!("user:{{{}}}:profile:{}", user.id.partition(), user.id);
         command.arg(profile).arg(&damage[1..]);
@@ -261,7 +261,8 @@ async fn an_interrupted_deletion_holds_the_name(topology: Topology) {
         for _ in 0..2 {
             assert_free(&accounts, &name, false).await;
             let rival = begin(&store, &name, 1).await;
-            let person = ImportEntry { name: rival[0].name.clone(), email: draft("other").email };
+            let person =
+                ImportEntry { name: rival[0].name.clone(), email: support::email("other") };
             let imported = accounts.import(vec![person], None).await.unwrap();
             assert_eq!((imported.ids, imported.created), (vec![None], 0));
             assert_eq!(sweep(&accounts).await, 1);
@@ -279,7 +280,7 @@ async fn a_confirmed_deletion_removes_the_failure_counter() {
     let record = accounts.get_own(user.id).await.unwrap();
     // Interrupted after its first step.
     assert!(store.delete(user.id, &record.password, Duration::ZERO).await.unwrap());
-    store.attempt(&Login::Email(draft("ann").email)).await.unwrap();
+    store.attempt(&Login::Address(draft("ann").address)).await.unwrap();
     accounts.confirm_deletion(user.id).await.unwrap();
     let mut admin = redis.nodes()[0].admin().await;
     let mut counted = microblog_testkit::redis::cmd("EXISTS");

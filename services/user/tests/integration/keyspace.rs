@@ -123,7 +123,7 @@ async fn verify_reports_violations_by_ids_alone() {
     }
     let expected = [
         format!("the name of account {ann} is not claimed"),
-        format!("the e-mail address of account {bob} is claimed by {ann}"),
+        format!("the address of account {bob} is claimed by {ann}"),
         format!("account {carl} has no profile"),
         format!("account {dora} has a damaged card"),
         "registration 29 is pending".to_owned(),
@@ -142,7 +142,7 @@ async fn verify_reports_violations_by_ids_alone() {
         assert_eq!(violations, [format!("account {dora} has a damaged card")].into());
         let expected = [
             format!("the name of account {ann}: claim restored"),
-            format!("the e-mail address of account {bob}: claim restored"),
+            format!("the address of account {bob}: claim restored"),
             format!("account {carl} is not active, removed from the list of accounts"),
             "registration 29 aborted".to_owned(),
         ];
@@ -167,7 +167,7 @@ async fn an_account_has_a_card_exactly_while_it_is_active() {
         assert_eq!(found, expected.collect());
         version
     };
-    let of = |draft: &Draft| (draft.email.as_str().to_owned(), draft.request.clone());
+    let of = |draft: &Draft| (draft.address.as_str().to_owned(), draft.request.clone());
     let [(email, request), (other_email, other_request)] = drafts.each_ref().map(of);
     let own = [("email", &*email), ("password", ""), ("request", &*request)];
     let others = [("email", &*other_email), ("password", ""), ("request", &*other_request)];

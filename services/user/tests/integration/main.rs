@@ -7,6 +7,7 @@ mod api;
 mod churn;
 mod clock;
 mod crashes;
+mod external_accounts;
 mod invalid_requests;
 mod keyspace;
 mod names;

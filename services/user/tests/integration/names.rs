@@ -3,7 +3,7 @@
 use microblog_domain::UserId;
 use microblog_proto::user as pb;
 use microblog_testkit::Topology;
-use microblog_user::{Email, IdentifierKind, Name, Registration};
+use microblog_user::{IdentifierKind, Name, Registration};
 
 use crate::support::{
     self, Client, PASSWORD, System, accounts, assert_invalid_fields, on_each_store, register,
@@ -47,9 +47,9 @@ async fn unknown_names_are_skipped(topology: Topology) {
     let (store, _) = accounts(&system.redis).await;
     let pending = store.create(&[support::draft("pending")]).await.unwrap();
     let stale = |name: &str, id: u64| {
-        let email = Email::parse("email", &format!("{name}@example.org")).unwrap();
+        let address = support::email(name).into();
         let (id, name) = (UserId::new(id).unwrap(), Name::parse("name", name).unwrap());
-        Registration { id, name, email }
+        Registration { id, name, address }
     };
     let request = pb::DeleteUserRequest { user_id: eve.id, password: PASSWORD.to_owned() };
     client.delete_user(request).await.unwrap();

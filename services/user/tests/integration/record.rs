@@ -19,8 +19,8 @@ use microblog_testkit::{
     redis::{self, aio::MultiplexedConnection, cmd},
 };
 use microblog_user::{
-    AccountTables, Accounts, Email, Error, Hash, IdentifierKind, JournalEntry, Name, ProfileField,
-    Store, Token, import::ImportEntry,
+    AccountTables, Accounts, Email, EnsureRequest, Error, ExternalId, Hash, IdentifierKind,
+    JournalEntry, Name, ProfileField, Store, Token, import::ImportEntry,
 };
 use proptest::{
     collection::vec,
@@ -474,7 +474,7 @@ async fn an_older_copy_of_redis_is_recovered() {
         // A registration that completes after the copy.
         let (store, accounts) = support::accounts(&system.redis).await;
         let begun = store.create(&[draft("fred")]).await.unwrap();
-        for kind in [IdentifierKind::Name, IdentifierKind::Email] {
+        for kind in [IdentifierKind::Name, IdentifierKind::Address] {
             store.claim(kind, &begun).await.unwrap();
         }
         let older = copy(&system.redis).await;
@@ -753,10 +753,15 @@ impl World {
             }
             Step::Login(_) => {
                 let token = Token::issue(id).unwrap();
-                let email = Email::parse("email", &record.email).unwrap();
+                let address = record.address().unwrap();
                 let end = SystemTime::now() + Duration::from_secs(3_600);
-                let open =
-                    self.store.open_session(id, &email, &record.password, token.fingerprint(), end);
+                let open = self.store.open_session(
+                    id,
+                    &address,
+                    &record.password,
+                    token.fingerprint(),
+                    end,
+                );
                 assert!(open.await.unwrap());
                 self.tokens.push((id, token.reveal()));
             }
@@ -775,6 +780,19 @@ impl World {
     }
 
     async fn register(&mut self, which: u8) {
+        // Half of them are accounts of another system.
+        if which % 2 == 1 {
+            let id = format!("Id{which}");
+            let external = ExternalId::parse(("issuer", "sso"), ("external_id", &id)).unwrap();
+            let (name, display_name) = (name(which), String::new());
+            let request = EnsureRequest { external, name, display_name };
+            match self.accounts.ensure(request).await {
+                Ok(ensured) => self.made.extend([ensured.user.id]),
+                Err(Error::NameTaken) => {}
+                Err(error) => panic!("{error:?}"),
+            }
+            return;
+        }
         let email = Email::parse("email", &format!("address{which}@example.org")).unwrap();
         let entries = vec![ImportEntry { name: name(which), email }];
         let imported = self.accounts.import(entries, None).await.unwrap();
@@ -787,7 +805,7 @@ impl World {
             match self.accounts.get_own(id).await {
                 Ok(record) => {
                     let password = record.password.as_str();
-                    let text = format!("{:?} {} {password}", record.user, record.email);
+                    let text = format!("{:?} {} {password}", record.user, record.address);
                     BTreeMap::insert(&mut accounts, id.get(), text);
                 }
                 Err(Error::UserNotFound) => {}

@@ -6,7 +6,7 @@ use microblog_domain::UserId;
 use microblog_proto::{common::ErrorReason as Reason, user as pb};
 use microblog_testkit::{Store as Redis, Topology, eventually};
 use microblog_user::{
-    Accounts, Email, Fingerprint, Hash, Login, Token,
+    Accounts, Address, Fingerprint, Hash, Login, Token,
     store::{Attempt, SESSIONS_MAX, Store},
 };
 
@@ -15,7 +15,7 @@ use crate::support::{self, PASSWORD, PATIENCE, System, accounts, assert_rejected
 /// An account whose sessions a store opens without a log-in.
 struct Account {
     id: UserId,
-    email: Email,
+    address: Address,
     password: Hash,
     store: Store,
     /// Readers of the same store.
@@ -27,12 +27,12 @@ impl Account {
         let (store, accounts) = accounts(&system.redis).await;
         let id = UserId::new(register(&system.client, "ann").await.id).unwrap();
         let record = accounts.get_own(id).await.unwrap();
-        let email = Email::parse("email", &record.email).unwrap();
-        Self { id, email, password: record.password, store, accounts }
+        let address = record.address().unwrap();
+        Self { id, address, password: record.password, store, accounts }
     }
 
     async fn open(&self, token: Fingerprint, end: SystemTime) {
-        let opened = self.store.open_session(self.id, &self.email, &self.password, token, end);
+        let opened = self.store.open_session(self.id, &self.address, &self.password, token, end);
         assert!(opened.await.unwrap());
     }
 }
@@ -58,7 +58,7 @@ async fn the_session_that_expires_first_is_evicted() {
     let end = SystemTime::now() + Duration::from_secs(100);
     let late = Token::issue(ann.id).unwrap().fingerprint();
     let wrong = Hash::none();
-    let opened = ann.store.open_session(ann.id, &ann.email, &wrong, late, end);
+    let opened = ann.store.open_session(ann.id, &ann.address, &wrong, late, end);
     assert!(!opened.await.unwrap());
 }
 
@@ -168,19 +168,25 @@ async fn a_batch_of_users_authenticates_a_session() {
 async fn attempts_are_throttled_after_the_fifth_failure() {
     let redis = Redis::start(Topology::Single).await;
     let (store, _) = accounts(&redis).await;
-    let email = Email::parse("email", "ann@example.org").unwrap();
+    let address = Address::stored("ann@example.org").unwrap();
     for _ in 0..5 {
         assert_eq!(
-            store.attempt(&Login::Email(email.clone())).await.unwrap(),
+            store.attempt(&Login::Address(address.clone())).await.unwrap(),
             Attempt::Allowed(None)
         );
     }
-    store.reset_attempts(&email).await.unwrap();
-    support::set_failures(&redis, email.as_str(), 11).await;
-    assert_eq!(store.attempt(&Login::Email(email.clone())).await.unwrap(), Attempt::Allowed(None));
-    let throttled = store.attempt(&Login::Email(email.clone())).await.unwrap();
+    store.reset_attempts(&address).await.unwrap();
+    support::set_failures(&redis, address.as_str(), 11).await;
+    assert_eq!(
+        store.attempt(&Login::Address(address.clone())).await.unwrap(),
+        Attempt::Allowed(None)
+    );
+    let throttled = store.attempt(&Login::Address(address.clone())).await.unwrap();
     // 1 s after the fifth failure, doubled for each of the next seven.
     assert!(matches!(throttled, Attempt::Throttled(wait) if wait <= Duration::from_secs(128)));
-    store.reset_attempts(&email).await.unwrap();
-    assert_eq!(store.attempt(&Login::Email(email.clone())).await.unwrap(), Attempt::Allowed(None));
+    store.reset_attempts(&address).await.unwrap();
+    assert_eq!(
+        store.attempt(&Login::Address(address.clone())).await.unwrap(),
+        Attempt::Allowed(None)
+    );
 }

@@ -117,11 +117,16 @@ pub async fn accounts_with_hold(redis: &Redis, hold: Duration) -> (Store, Accoun
     (store.clone(), Accounts::new(store, Hasher::of_process(2), day, hold))
 }
 
+/// Returns the e-mail address derived from a name.
+pub fn email(name: &str) -> Email {
+    Email::parse("email", &format!("{name}@example.org")).unwrap()
+}
+
 /// Returns the draft of a registration, with an address derived from the name.
 pub fn draft(name: &str) -> Draft {
     Draft {
         name: Name::parse("name", name).unwrap(),
-        email: Email::parse("email", &format!("{name}@example.org")).unwrap(),
+        address: email(name).into(),
         password: Hash::none(),
         display_name: String::new(),
         request: Uuid::new_v4().to_string(),

@@ -1,0 +1,423 @@
+//! Service callers: other services that call the gateway, for themselves or for accounts.
+//!
+//! The file of `--callers-file` lists them, with hashes of their secrets, their methods, and whether
+//! they may act for accounts. It has no secret itself.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    io::Read as _,
+    path::PathBuf,
+    str::FromStr,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
+
+use microblog_chassis::status;
+use microblog_domain::UserId;
+use microblog_files::{HotReload, Loader};
+use microblog_proto::{common::ErrorReason, gateway::gateway_service_server};
+use prost::Message as _;
+use prost_types::{FileDescriptorSet, method_options::IdempotencyLevel};
+use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
+use tonic::{Code, Status};
+
+use crate::limits::Limit;
+
+/// Minimum interval between two checks of the file. With [`CHECK_INTERVAL`] of streams, a caller that
+/// is removed from the file is rejected everywhere within ten seconds.
+const RELOAD_INTERVAL: Duration = Duration::from_secs(4);
+
+/// How often an open stream of a service caller checks that the caller is still allowed.
+pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(4);
+
+const BYTES_MAX: u64 = 1024 * 1024;
+/// Each rate limit takes some memory.
+const CALLERS_MAX: usize = 1_000;
+const NAME_BYTES_MAX: usize = 64;
+
+/// The callers of `--callers-file`. Clones share them and their rate limits.
+///
+/// An unreadable or invalid file keeps the previous ones, with a warning in the log. A changed file
+/// resets the rate limits.
+#[derive(Clone)]
+pub struct Callers(Arc<HotReload<Source>>);
+
+/// The file.
+struct Source(PathBuf);
+
+/// A service caller.
+pub(crate) struct Caller {
+    name: String,
+    secrets: Vec<SecretHash>,
+    methods: BTreeSet<String>,
+    issuers: BTreeSet<String>,
+    acts_for: ActsFor,
+    limit: Limit<()>,
+}
+
+type SecretHash = [u8; 32];
+
+/// The accounts that a caller may act for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ActsFor {
+    /// None: its calls have no viewer.
+    #[default]
+    Nobody,
+    /// Those with an external id of its issuers.
+    Own,
+    /// All.
+    Anybody,
+}
+
+/// A caller that sent one of its secrets.
+#[derive(Clone)]
+pub(crate) struct AuthenticatedCaller {
+    caller: Arc<Caller>,
+    secret: SecretHash,
+}
+
+/// The content of the file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Content {
+    callers: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    name: String,
+    secrets_sha256: Vec<String>,
+    methods: BTreeSet<String>,
+    #[serde(default)]
+    issuers: BTreeSet<String>,
+    #[serde(default)]
+    acts_for: ActsFor,
+    /// 0: no limit.
+    #[serde(default)]
+    calls_per_minute: u32,
+}
+
+/// The file that is unusable, for the log. clap names it itself.
+#[derive(Debug, thiserror::Error)]
+#[error("{} cannot be used", file.display())]
+struct Unusable {
+    file: PathBuf,
+    #[source]
+    problem: CallersFileError,
+}
+
+/// Why the callers of a file are unusable.
+#[derive(Debug, thiserror::Error)]
+pub enum CallersFileError {
+    // Includes its cause: clap shows only this line for an invalid flag.
+    /// The file cannot be read.
+    #[error("cannot read the file: {0}")]
+    Unreadable(io::Error),
+    /// The content is invalid. Names the caller or the line, without secrets.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+impl Callers {
+    /// Reads the callers of a file.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, CallersFileError> {
+        let callers = HotReload::new("service callers", Source(path.into()));
+        let callers = callers.map_err(|unusable| unusable.problem)?;
+        Ok(Self(Arc::new(callers.check_every(RELOAD_INTERVAL))))
+    }
+
+    /// Returns the caller with a name and a secret.
+    pub(crate) fn authenticate(&self, name: &str, secret: &str) -> Option<AuthenticatedCaller> {
+        // Equality need not take constant time: it compares hashes, which the sender cannot choose.
+        let secret = SecretHash::from(Sha256::digest(secret));
+        let caller = self.0.current().get(name)?.clone();
+        let is_valid = caller.secrets.contains(&secret);
+        is_valid.then_some(AuthenticatedCaller { caller, secret })
+    }
+
+    /// Checks that the file still has a caller with its secret, and still permits a call.
+    pub(crate) fn check(
+        &self,
+        caller: &AuthenticatedCaller,
+        method: &str,
+        viewer: Option<UserId>,
+    ) -> Result<(), Status> {
+        let current = self.0.current().get(caller.name()).cloned();
+        let current = current.filter(|current| current.secrets.contains(&caller.secret));
+        current.ok_or_else(caller_invalid)?.check(method, viewer)
+    }
+}
+
+impl AuthenticatedCaller {
+    /// Returns the caller's name.
+    pub(crate) fn name(&self) -> &str {
+        &self.caller.name
+    }
+
+    /// Counts a call, and checks that the caller may make it: RATE_LIMITED or CALLER_NOT_ALLOWED.
+    pub(crate) fn authorize(&self, method: &str, viewer: Option<UserId>) -> Result<(), Status> {
+        self.caller.limit.check(&())?;
+        self.caller.check(method, viewer)
+    }
+
+    /// Checks that the caller may use external ids of an issuer.
+    pub(crate) fn check_issuer(&self, issuer: &str) -> Result<(), Status> {
+        let is_own = self.caller.issuers.contains(issuer);
+        let rejected = || not_allowed(format!("{} may not use this issuer", self.name()));
+        is_own.then_some(()).ok_or_else(rejected)
+    }
+
+    /// Returns whether the caller may only act for accounts with an external id of its issuers.
+    pub(crate) fn acts_for_own(&self) -> bool {
+        self.caller.acts_for == ActsFor::Own
+    }
+}
+
+impl Caller {
+    fn check(&self, method: &str, viewer: Option<UserId>) -> Result<(), Status> {
+        if !self.methods.contains(method) {
+            return Err(not_allowed(format!("{} may not call {method}", self.name)));
+        }
+        if viewer.is_some() && self.acts_for == ActsFor::Nobody {
+            return Err(not_allowed(format!("{} may not act for accounts", self.name)));
+        }
+        Ok(())
+    }
+}
+
+/// Returns the error for a call that a service caller may not make.
+pub(crate) fn not_allowed(text: impl Into<String>) -> Status {
+    status::with_reason(Code::PermissionDenied, ErrorReason::CallerNotAllowed, text)
+}
+
+/// Returns the error for an unknown caller and for a wrong secret.
+pub(crate) fn caller_invalid() -> Status {
+    let text = "no service caller has this name and secret";
+    status::unauthenticated(ErrorReason::CallerInvalid, text)
+}
+
+/// Returns whether a method of the gateway only reads, by its option `idempotency_level`.
+pub(crate) fn is_read(method: &str) -> bool {
+    METHODS.get(method).is_some_and(|is_read| *is_read)
+}
+
+/// The methods of the gateway, and whether each only reads.
+static METHODS: LazyLock<BTreeMap<String, bool>> = LazyLock::new(|| {
+    // Generated descriptors decode; if not, no method may be listed.
+    let files = FileDescriptorSet::decode(microblog_proto::DESCRIPTORS).unwrap_or_default();
+    let services = files.file.into_iter().flat_map(|file| {
+        let package = file.package.unwrap_or_default();
+        file.service
+            .into_iter()
+            .map(move |service| (format!("{package}.{}", service.name()), service))
+    });
+    let ours = services.filter(|(name, _)| name == gateway_service_server::SERVICE_NAME);
+    let methods = ours.flat_map(|(_, service)| service.method);
+    let is_read = |level: Option<IdempotencyLevel>| level == Some(IdempotencyLevel::NoSideEffects);
+    methods
+        .map(|method| {
+            let level = method.options.as_ref().map(|options| options.idempotency_level());
+            (method.name().to_owned(), is_read(level))
+        })
+        .collect()
+});
+
+impl Loader for Source {
+    type Snapshot = String;
+    type Value = BTreeMap<String, Arc<Caller>>;
+    type Error = Unusable;
+
+    fn read(&self) -> Result<String, Unusable> {
+        let read = || {
+            let mut text = String::new();
+            let size = fs::File::open(&self.0)?.take(BYTES_MAX + 1).read_to_string(&mut text)?;
+            if size as u64 > BYTES_MAX {
+                return Err(io::Error::other("larger than 1 MiB"));
+            }
+            Ok(text)
+        };
+        read().map_err(|error| self.unusable(CallersFileError::Unreadable(error)))
+    }
+
+    fn build(&self, text: &String) -> Result<Self::Value, Unusable> {
+        parse(text).map_err(|problem| self.unusable(CallersFileError::Invalid(problem)))
+    }
+}
+
+impl Source {
+    fn unusable(&self, problem: CallersFileError) -> Unusable {
+        Unusable { file: self.0.clone(), problem }
+    }
+}
+
+// For clap.
+impl FromStr for Callers {
+    type Err = CallersFileError;
+
+    fn from_str(path: &str) -> Result<Self, CallersFileError> {
+        Self::open(path)
+    }
+}
+
+/// Parses the content of the file. Errors name no value that may be a secret.
+fn parse(text: &str) -> Result<BTreeMap<String, Arc<Caller>>, String> {
+    let content: Content = serde_json::from_str(text).map_err(|error| {
+        let text = error.to_string();
+        // Has the value.
+        let is_type = text.starts_with("invalid type");
+        let place = format!("a value of the wrong type at line {}", error.line());
+        if is_type { place } else { text }
+    })?;
+    if content.callers.len() > CALLERS_MAX {
+        return Err(format!("has more than {CALLERS_MAX} callers"));
+    }
+    let mut callers = BTreeMap::new();
+    for entry in content.callers {
+        let caller = entry.caller()?;
+        let name = caller.name.clone();
+        if callers.insert(name.clone(), Arc::new(caller)).is_some() {
+            return Err(format!("two callers have the name {name}"));
+        }
+    }
+    Ok(callers)
+}
+
+impl Entry {
+    fn caller(self) -> Result<Caller, String> {
+        let Self { name, secrets_sha256, methods, issuers, acts_for, calls_per_minute } = self;
+        let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(is_valid) {
+            return Err(format!(
+                "a caller's name must be 1 to {NAME_BYTES_MAX} of A-Z, a-z, 0-9, '-', '_' and '.'"
+            ));
+        }
+        if let Some(unknown) = methods.iter().find(|method| !METHODS.contains_key(*method)) {
+            return Err(format!("caller {name}: the gateway has no method {unknown}"));
+        }
+        let hash = |text: &String| {
+            let mut hash = SecretHash::default();
+            hex::decode_to_slice(text, &mut hash).map(|()| hash).map_err(|_| {
+                format!("caller {name}: secrets_sha256 must have hashes of 64 hexadecimal digits")
+            })
+        };
+        let secrets = secrets_sha256.iter().map(hash).collect::<Result<Vec<_>, _>>()?;
+        let minute = Duration::from_secs(60);
+        let limit = Limit::new("calls of this service caller", calls_per_minute, minute);
+        Ok(Caller { name, secrets, methods, issuers, acts_for, limit })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use microblog_testkit::Files;
+
+    use super::*;
+
+    const SECRET: &str = "correct horse battery";
+
+    fn hash(secret: &str) -> String {
+        hex::encode(Sha256::digest(secret))
+    }
+
+    fn callers(content: &str) -> Result<Callers, String> {
+        let files = Files::new();
+        Callers::open(files.write("callers.json", content)).map_err(|error| error.to_string())
+    }
+
+    fn entry(rest: &str) -> String {
+        let secret = hash(SECRET);
+        format!(r#"{{"name": "search", "secrets_sha256": ["{secret}"], {rest}}}"#)
+    }
+
+    fn file(entries: &[String]) -> String {
+        format!(r#"{{"callers": [{}]}}"#, entries.join(", "))
+    }
+
+    fn reason(result: Result<(), Status>) -> Option<ErrorReason> {
+        result.err().map(|status| status::reason_of(&status).unwrap())
+    }
+
+    #[test]
+    fn a_caller_has_its_secrets_only() {
+        let two = entry(r#""methods": []"#).replace("[\"", &format!("[\"{}\", \"", hash("new")));
+        let callers = callers(&file(&[two])).unwrap();
+        for (name, secret, is_valid) in [
+            ("search", SECRET, true),
+            ("search", "new", true),
+            ("search", "correct", false),
+            ("search", "", false),
+            ("other", SECRET, false),
+            ("search", &hash(SECRET), false),
+        ] {
+            assert_eq!(callers.authenticate(name, secret).is_some(), is_valid, "{name}:{secret}");
+        }
+    }
+
+    #[test]
+    fn a_caller_may_call_its_methods_and_act_as_listed() {
+        let viewer = UserId::new(7);
+        let not_allowed = Some(ErrorReason::CallerNotAllowed);
+        for (acts_for, acting) in [("nobody", not_allowed), ("anybody", None)] {
+            let rest = format!(r#""methods": ["ViewUsers"], "acts_for": "{acts_for}""#);
+            let callers = callers(&file(&[entry(&rest)])).unwrap();
+            let caller = callers.authenticate("search", SECRET).unwrap();
+            assert_eq!(reason(caller.authorize("ViewUsers", None)), None);
+            assert_eq!(reason(caller.authorize("ViewUsers", viewer)), acting);
+            assert_eq!(reason(caller.authorize("Publish", None)), not_allowed);
+            assert_eq!(reason(callers.check(&caller, "ViewUsers", viewer)), acting);
+        }
+    }
+
+    #[test]
+    fn a_caller_is_limited_and_others_are_not() {
+        let limited = entry(r#""methods": ["ViewUsers"], "calls_per_minute": 2"#);
+        let other = limited.replace("search", "other");
+        let callers = callers(&file(&[limited, other])).unwrap();
+        let [search, other] = ["search", "other"].map(|name| callers.authenticate(name, SECRET));
+        let call = |caller: &Option<AuthenticatedCaller>| {
+            reason(caller.as_ref().unwrap().authorize("ViewUsers", None))
+        };
+        assert_eq!([call(&search), call(&search)], [None, None]);
+        assert_eq!(call(&search), Some(ErrorReason::RateLimited));
+        assert_eq!(call(&other), None);
+    }
+
+    #[test]
+    fn an_invalid_file_is_named_with_its_problem_and_without_secrets() {
+        let valid = entry(r#""methods": []"#);
+        let hash = hash(SECRET);
+        for (content, problem) in [
+            (String::new(), "EOF"),
+            ("{}".into(), "missing field `callers`"),
+            (file(&[entry(r#""methods": [], "issuers": "sso""#)]), "a value of the wrong type"),
+            (file(&[entry(r#""methods": [], "rights": 1"#)]), "unknown field `rights`"),
+            (file(&[entry(r#""methods": [], "acts_for": "all""#)]), "unknown variant `all`"),
+            (
+                file(&[entry(r#""methods": ["Publsh"]"#)]),
+                "search: the gateway has no method Publsh",
+            ),
+            (file(&[valid.clone(), valid.clone()]), "two callers have the name search"),
+            (file(&[valid.replace("search", "a:b")]), "a caller's name must be"),
+            (file(&[valid.replace("search", "")]), "a caller's name must be"),
+            (file(&[valid.replace(&hash, SECRET)]), "search: secrets_sha256 must have"),
+            (
+                file(&[valid.replace(&format!("[\"{hash}\"]"), &format!("\"{SECRET}\""))]),
+                "a value of the wrong type at line 1",
+            ),
+        ] {
+            let error = callers(&content).err().unwrap();
+            assert!(error.contains(problem), "{content}: {error}");
+            assert!(!error.contains(SECRET) && !error.contains(&hash), "{error}");
+        }
+    }
+
+    #[test]
+    fn reads_are_known() {
+        assert!(is_read("ViewHome") && is_read("ViewPosts"));
+        assert!(!is_read("Publish") && !is_read("Login") && !is_read("Invented"));
+    }
+}

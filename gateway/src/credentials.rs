@@ -1,0 +1,268 @@
+//! Credentials from the metadata of a call: a session token, or a service caller with the account
+//! that it acts for.
+
+use microblog_chassis::status;
+use microblog_domain::UserId;
+use microblog_proto::common::ErrorReason;
+use tonic::{Status, metadata::MetadataMap};
+
+use crate::callers::{AuthenticatedCaller, Callers, caller_invalid, not_allowed};
+
+/// The metadata key of the account that a service caller acts for.
+const VIEWER: &str = "microblog-viewer";
+
+/// Who makes a call.
+#[derive(Clone)]
+pub(crate) struct Principal {
+    /// `None` for people.
+    pub(crate) caller: Option<AuthenticatedCaller>,
+    /// `None` for a call without a viewer.
+    pub(crate) credentials: Option<Credentials>,
+}
+
+/// Credentials of a viewer. Has no `Debug`, so that no token is logged.
+#[derive(Clone)]
+pub(crate) enum Credentials {
+    /// A session token, not verified.
+    Session(Token),
+    /// The account that a service caller acts for. It may not exist.
+    Caller(ActingCaller),
+}
+
+/// A session token, not verified.
+#[derive(Clone)]
+pub(crate) struct Token(String);
+
+/// A service caller that acts for an account.
+#[derive(Clone)]
+pub(crate) struct ActingCaller {
+    pub(crate) caller: AuthenticatedCaller,
+    pub(crate) viewer: UserId,
+}
+
+impl Principal {
+    /// Reads the metadata of a call.
+    ///
+    /// A header that is neither `Bearer <token>` nor a valid `Caller <name>:<secret>` is rejected, not
+    /// ignored: its sender expects to be authenticated.
+    pub(crate) fn of(metadata: &MetadataMap, callers: Option<&Callers>) -> Result<Self, Status> {
+        if let Some(caller) = caller(metadata, callers)? {
+            let viewer = viewer(metadata)?;
+            let acting = viewer.map(|viewer| ActingCaller { caller: caller.clone(), viewer });
+            return Ok(Self { caller: Some(caller), credentials: acting.map(Credentials::Caller) });
+        }
+        let token = token(metadata)?;
+        Ok(Self { caller: None, credentials: token.map(Credentials::Session) })
+    }
+
+    /// Reads the metadata of a call without a viewer, where a session token is ignored.
+    pub(crate) fn without_viewer(
+        metadata: &MetadataMap,
+        callers: Option<&Callers>,
+    ) -> Result<Self, Status> {
+        Ok(Self { caller: caller(metadata, callers)?, credentials: None })
+    }
+
+    /// Returns the credentials of a call that requires a viewer.
+    pub(crate) fn required(&self) -> Result<Credentials, Status> {
+        self.credentials.clone().ok_or_else(|| {
+            let text = match self.caller {
+                None => "needs a session token: send metadata `authorization: Bearer <token>`",
+                Some(_) => "needs a viewer: send metadata `microblog-viewer: <account id>`",
+            };
+            status::unauthenticated(ErrorReason::TokenMissing, text)
+        })
+    }
+
+    /// Returns the account that a service caller acts for.
+    pub(crate) fn acts_for(&self) -> Option<UserId> {
+        match &self.credentials {
+            Some(Credentials::Caller(acting)) => Some(acting.viewer),
+            Some(Credentials::Session(_)) | None => None,
+        }
+    }
+}
+
+impl Credentials {
+    /// Returns the session token, or CALLER_NOT_ALLOWED for a service caller, which has no session.
+    pub(crate) fn into_token(self) -> Result<Token, Status> {
+        match self {
+            Self::Session(token) => Ok(token),
+            Self::Caller(_) => Err(not_allowed("a service caller has no session")),
+        }
+    }
+
+    /// Checks that a service caller may still make a call; succeeds for a session.
+    pub(crate) fn check_caller(
+        &self,
+        callers: Option<&Callers>,
+        method: &str,
+    ) -> Result<(), Status> {
+        match (self, callers) {
+            (Self::Session(_), _) => Ok(()),
+            (Self::Caller(ActingCaller { caller, viewer }), Some(callers)) => {
+                callers.check(caller, method, Some(*viewer))
+            }
+            (Self::Caller(_), None) => Err(caller_invalid()),
+        }
+    }
+}
+
+impl Token {
+    /// Returns the token itself, for the user service.
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+impl From<&str> for Token {
+    fn from(token: &str) -> Self {
+        Self(token.to_owned())
+    }
+}
+
+/// Returns scheme and value of the header `authorization`; `None` without the header, and an error for
+/// several.
+fn authorization(metadata: &MetadataMap) -> Result<Option<(&str, &str)>, Status> {
+    let mut headers = metadata.get_all("authorization").iter();
+    let Some(header) = headers.next() else { return Ok(None) };
+    if headers.next().is_some() {
+        return Err(token_invalid());
+    }
+    let (scheme, value) =
+        header.to_str().ok().and_then(|text| text.split_once(' ')).ok_or_else(token_invalid)?;
+    Ok(Some((scheme, value.trim())))
+}
+
+/// Returns the session token.
+fn token(metadata: &MetadataMap) -> Result<Option<Token>, Status> {
+    if metadata.contains_key(VIEWER) {
+        let text = "microblog-viewer is for service callers: send `authorization: Caller …`";
+        return Err(status::unauthenticated(ErrorReason::CallerInvalid, text));
+    }
+    match authorization(metadata)? {
+        None => Ok(None),
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") && !token.is_empty() => {
+            Ok(Some(Token(token.to_owned())))
+        }
+        Some(_) => Err(token_invalid()),
+    }
+}
+
+/// Returns the service caller; `None` for another scheme.
+fn caller(
+    metadata: &MetadataMap,
+    callers: Option<&Callers>,
+) -> Result<Option<AuthenticatedCaller>, Status> {
+    let is_caller = |(scheme, _): &(&str, &str)| scheme.eq_ignore_ascii_case("caller");
+    let header = authorization(metadata).unwrap_or_default();
+    let Some((_, value)) = header.filter(is_caller) else { return Ok(None) };
+    let caller = value.split_once(':').zip(callers);
+    let caller = caller.and_then(|((name, secret), callers)| callers.authenticate(name, secret));
+    caller.map(Some).ok_or_else(caller_invalid)
+}
+
+/// Returns the account that a service caller acts for.
+fn viewer(metadata: &MetadataMap) -> Result<Option<UserId>, Status> {
+    let mut headers = metadata.get_all(VIEWER).iter();
+    let Some(header) = headers.next() else { return Ok(None) };
+    let id = header.to_str().ok().and_then(|id| id.parse().ok()).and_then(UserId::new);
+    match (id, headers.next()) {
+        (Some(id), None) => Ok(Some(id)),
+        _ => {
+            let text = "microblog-viewer must be one account id";
+            Err(status::unauthenticated(ErrorReason::CallerInvalid, text))
+        }
+    }
+}
+
+fn token_invalid() -> Status {
+    status::unauthenticated(ErrorReason::TokenInvalid, "the session token is not valid")
+}
+
+#[cfg(test)]
+mod tests {
+    use microblog_testkit::Files;
+    use tonic::Code;
+
+    use super::*;
+
+    /// `printf %s secret | sha256sum`.
+    const SECRET_SHA256: &str = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b";
+
+    /// Returns the session token, or the caller's name and the account that it acts for.
+    fn read(headers: &[(&'static str, &'static str)]) -> Result<(String, u64), ErrorReason> {
+        let files = Files::new();
+        let file = files.write(
+            "callers.json",
+            format!(
+                r#"{{"callers": [{{"name": "search", "secrets_sha256": ["{SECRET_SHA256}"],
+                    "methods": [], "acts_for": "anybody"}}]}}"#
+            ),
+        );
+        let callers = Callers::open(file).unwrap();
+        let mut metadata = MetadataMap::new();
+        for (name, value) in headers {
+            metadata.append(*name, value.parse().unwrap());
+        }
+        let principal = Principal::of(&metadata, Some(&callers))
+            .map_err(|status| status::reason_of(&status).unwrap())?;
+        let name = principal.caller.as_ref().map(|caller| caller.name().to_owned());
+        Ok(match principal.credentials {
+            None => (name.unwrap_or_default(), 0),
+            Some(Credentials::Session(Token(token))) => (token, 0),
+            Some(Credentials::Caller(acting)) => (name.unwrap(), acting.viewer.get()),
+        })
+    }
+
+    fn read_one(authorization: &'static str) -> Result<(String, u64), ErrorReason> {
+        read(&[("authorization", authorization)])
+    }
+
+    #[test]
+    fn the_scheme_is_case_insensitive() {
+        for header in ["Bearer abc", "bearer abc", "BEARER  abc "] {
+            assert_eq!(read_one(header), Ok(("abc".to_owned(), 0)), "{header}");
+        }
+        for header in ["Caller search:secret", "caller search:secret", "CALLER  search:secret "] {
+            assert_eq!(read_one(header), Ok(("search".to_owned(), 0)), "{header}");
+        }
+    }
+
+    #[test]
+    fn an_invalid_header_is_rejected_and_not_ignored() {
+        for header in ["", "Bearer", "Bearer ", "Basic abc", "abc", "Bearerabc"] {
+            assert_eq!(read_one(header), Err(ErrorReason::TokenInvalid), "{header}");
+        }
+        let twice = [("authorization", "Bearer a"), ("authorization", "Caller search:secret")];
+        assert_eq!(read(&twice), Err(ErrorReason::TokenInvalid));
+        for header in ["Caller ", "Caller search", "Caller search:", "Caller search:wrong"] {
+            assert_eq!(read_one(header), Err(ErrorReason::CallerInvalid), "{header}");
+        }
+    }
+
+    #[test]
+    fn only_a_service_caller_chooses_the_viewer() {
+        let caller = ("authorization", "Caller search:secret");
+        assert_eq!(read(&[caller, (VIEWER, "7")]), Ok(("search".to_owned(), 7)));
+        for viewer in ["", "0", "-1", "ada", "9007199254740992"] {
+            let read = read(&[caller, (VIEWER, viewer)]);
+            assert_eq!(read, Err(ErrorReason::CallerInvalid), "{viewer}");
+        }
+        let twice = read(&[caller, (VIEWER, "7"), (VIEWER, "8")]);
+        assert_eq!(twice, Err(ErrorReason::CallerInvalid));
+        for other in [&[][..], &[("authorization", "Bearer abc")]] {
+            let read = read(&[other, &[(VIEWER, "7")]].concat());
+            assert_eq!(read, Err(ErrorReason::CallerInvalid));
+        }
+    }
+
+    #[test]
+    fn a_required_viewer_that_is_missing_is_reported() {
+        let principal = Principal::of(&MetadataMap::new(), None).ok().unwrap();
+        let status = principal.required().err().unwrap();
+        assert_eq!(status.code(), Code::Unauthenticated);
+        assert_eq!(status::reason_of(&status), Some(ErrorReason::TokenMissing));
+    }
+}

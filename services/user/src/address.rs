@@ -1,0 +1,151 @@
+//! Addresses: what identifies an account besides its name. Pure. `Debug` does not show the address.
+
+use std::fmt;
+
+use microblog_domain::{Invalid, Partition};
+
+use crate::email::Email;
+
+/// The maximum length of an issuer and of an id in bytes.
+const PART_BYTES_MAX: usize = 200;
+
+/// The second unique identifier of an account: its e-mail address, or, for an account that another
+/// system identifies, its external id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// An e-mail address.
+    Email(Email),
+    /// An id in another system. Such an account has no password, hence no sessions.
+    External(ExternalId),
+}
+
+/// An account's id in another system: the issuer, a space, and the id that the issuer uses. Case
+/// matters.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct ExternalId(String);
+
+impl Address {
+    /// Returns the address from its stored text. E-mail addresses have no space.
+    pub fn stored(text: &str) -> Option<Self> {
+        match text.split_once(' ') {
+            Some((issuer, id)) => {
+                ExternalId::parse(("issuer", issuer), ("external_id", id)).ok().map(Self::External)
+            }
+            None => Email::parse("email", text).ok().map(Self::Email),
+        }
+    }
+
+    /// Returns the text to store: the address as registered.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Email(email) => email.as_str(),
+            Self::External(external) => &external.0,
+        }
+    }
+
+    /// Returns the unique form.
+    pub fn unique(&self) -> String {
+        match self {
+            Self::Email(email) => email.unique(),
+            Self::External(external) => external.0.clone(),
+        }
+    }
+
+    /// Returns the partition of the claim on the address.
+    pub fn partition(&self) -> Partition {
+        Partition::of_text(&self.unique())
+    }
+}
+
+impl From<Email> for Address {
+    fn from(email: Email) -> Self {
+        Self::Email(email)
+    }
+}
+
+impl ExternalId {
+    /// Parses an issuer and an id, with the names of their fields: 1 to 200 ASCII characters each,
+    /// without spaces and control characters.
+    pub fn parse(issuer: (&str, &str), id: (&str, &str)) -> Result<Self, Vec<Invalid>> {
+        let invalid = |&(field, text): &(&str, &str)| {
+            let is_valid = (1..=PART_BYTES_MAX).contains(&text.len())
+                && text.bytes().all(|byte| byte.is_ascii_graphic());
+            let problem = format!("must be 1 to {PART_BYTES_MAX} ASCII characters, without spaces");
+            (!is_valid).then(|| Invalid::new(field, problem))
+        };
+        let invalids: Vec<_> = [issuer, id].iter().filter_map(invalid).collect();
+        match invalids.is_empty() {
+            true => Ok(Self(format!("{} {}", issuer.1, id.1))),
+            false => Err(invalids),
+        }
+    }
+
+    /// Returns the issuer.
+    pub fn issuer(&self) -> &str {
+        self.0.split(' ').next().unwrap_or_default()
+    }
+
+    /// Returns the issuer's id.
+    pub fn id(&self) -> &str {
+        self.0.split_once(' ').map_or("", |(_, id)| id)
+    }
+}
+
+// Personal data must not appear in logs.
+impl fmt::Debug for ExternalId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ExternalId(…)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parse(issuer: &str, id: &str) -> Result<ExternalId, Vec<String>> {
+        ExternalId::parse(("issuer", issuer), ("id", id))
+            .map_err(|invalids| invalids.into_iter().map(|invalid| invalid.field).collect())
+    }
+
+    #[test]
+    fn case_matters_in_external_ids_only() {
+        let [lower, upper] = ["ann", "Ann"].map(|id| Address::External(parse("sso", id).unwrap()));
+        assert_ne!(lower.unique(), upper.unique());
+        let [lower, upper] = ["ann@example.org", "Ann@example.org"]
+            .map(|text| Address::stored(text).unwrap().unique());
+        assert_eq!(lower, upper);
+    }
+
+    #[test]
+    fn invalid_parts_are_named() {
+        let long = "a".repeat(201);
+        for text in ["", " ", "a b", "a\n", "\0", "李", &long] {
+            assert_eq!(parse(text, "ann").unwrap_err(), ["issuer"], "{text:?}");
+            assert_eq!(parse("sso", text).unwrap_err(), ["id"], "{text:?}");
+            assert_eq!(parse(text, text).unwrap_err(), ["issuer", "id"], "{text:?}");
+        }
+    }
+
+    #[test]
+    fn an_external_id_does_not_show_in_debug() {
+        let address = Address::External(parse("sso", "ann").unwrap());
+        assert!(!format!("{address:?}").contains("ann"));
+    }
+
+    proptest! {
+        #[test]
+        fn stored_addresses_are_read_as_they_were(issuer in "[!-~]{1,200}", id in "[!-~]{1,200}") {
+            let external = parse(&issuer, &id).unwrap();
+            prop_assert_eq!((external.issuer(), external.id()), (&*issuer, &*id));
+            let address = Address::External(external);
+            prop_assert_eq!(Address::stored(address.as_str()), Some(address));
+        }
+
+        #[test]
+        fn any_text_is_read_without_a_panic(text in ".*") {
+            let _ = Address::stored(&text);
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Accounts that other systems identify: EnsureUser and BatchResolveExternalIds.
+
+use std::collections::HashSet;
+
+use futures::future::join_all;
+use microblog_chassis::status::reason_of;
+use microblog_proto::{common::ErrorReason as Reason, user as pb};
+use microblog_testkit::Topology;
+use tonic::{Code, Status};
+
+use crate::support::{Client, System, assert_valid, on_each_store, register, registration};
+
+const CLIENTS: usize = 50;
+
+on_each_store! {
+    concurrent_calls_for_an_external_id_create_one_account
+    a_name_has_one_account_whoever_identifies_it
+    a_deleted_account_releases_its_external_id
+}
+
+fn request(id: &str, name: &str) -> pb::EnsureUserRequest {
+    pb::EnsureUserRequest {
+        issuer: "https://sso.example.org".to_owned(),
+        external_id: id.to_owned(),
+        name: name.to_owned(),
+        display_name: format!("The {name}"),
+    }
+}
+
+async fn ensure(
+    client: &Client,
+    request: pb::EnsureUserRequest,
+) -> Result<pb::EnsureUserResponse, Status> {
+    client.clone().ensure_user(request).await.map(tonic::Response::into_inner)
+}
+
+async fn resolve(client: &Client, ids: &[&str]) -> Vec<(String, u64)> {
+    let request = pb::BatchResolveExternalIdsRequest {
+        issuer: "https://sso.example.org".to_owned(),
+        external_ids: ids.iter().map(|&id| id.to_owned()).collect(),
+    };
+    let users = client.clone().batch_resolve_external_ids(request).await.unwrap();
+    users.into_inner().users.into_iter().map(|user| (user.external_id, user.user_id)).collect()
+}
+
+async fn concurrent_calls_for_an_external_id_create_one_account(topology: Topology) {
+    let system = System::start(topology).await;
+    // With the same name, and with different ones.
+    for names in [1, CLIENTS] {
+        let name = |i: usize| format!("ann{names}_{}", i % names);
+        let id = format!("ann{names}");
+        let calls = (0..CLIENTS).map(|i| ensure(&system.client, request(&id, &name(i))));
+        let made: Vec<_> = join_all(calls).await.into_iter().map(Result::unwrap).collect();
+        assert_eq!(made.iter().filter(|made| made.created).count(), 1);
+        let ids: HashSet<u64> = made.iter().map(|made| made.user.as_ref().unwrap().id).collect();
+        assert_eq!(ids.len(), 1);
+        let user = made[0].user.clone().unwrap();
+        assert_eq!(user.display_name, format!("The {}", user.name));
+        assert_eq!(resolve(&system.client, &[&id, "nobody", &id]).await, [(id, user.id)]);
+    }
+    assert_valid(&system.client, 2).await;
+    // The losers' names are free.
+    for i in 0..CLIENTS {
+        let made = ensure(&system.client, request(&format!("other{i}"), &format!("free{i}"))).await;
+        assert!(made.unwrap().created);
+    }
+    assert_valid(&system.client, 2 + CLIENTS as u64).await;
+}
+
+async fn a_name_has_one_account_whoever_identifies_it(topology: Topology) {
+    let system = System::start(topology).await;
+    let ann = register(&system.client, "ann").await;
+    let taken = ensure(&system.client, request("1", "ANN")).await.unwrap_err();
+    assert_eq!(reason_of(&taken), Some(Reason::NameTaken));
+    assert_eq!(resolve(&system.client, &["1"]).await, []);
+    let bob = ensure(&system.client, request("1", "bob")).await.unwrap().user.unwrap();
+    let taken = system.client.clone().register(registration("bob")).await.unwrap_err();
+    assert_eq!(reason_of(&taken), Some(Reason::NameTaken));
+    // An existing account keeps its name, whose ever that of the request is.
+    for name in ["ann", "bob", "other"] {
+        let found = ensure(&system.client, request("1", name)).await.unwrap();
+        assert_eq!((found.user.as_ref(), found.created), (Some(&bob), false));
+    }
+    // Case matters in external ids, and the issuer does.
+    assert!(ensure(&system.client, request("a", "upper")).await.unwrap().created);
+    assert!(ensure(&system.client, request("A", "lower")).await.unwrap().created);
+    let issuer = "other".to_owned();
+    let other = pb::EnsureUserRequest { issuer, ..request("1", "carl") };
+    assert!(ensure(&system.client, other).await.unwrap().created);
+    assert_valid(&system.client, 5).await;
+    let account = pb::GetAccountRequest { user_id: bob.id };
+    let account = system.client.clone().get_account(account).await.unwrap().into_inner();
+    let account = account.account.unwrap();
+    let external = account.external.unwrap();
+    assert_eq!((account.email.as_str(), external.external_id.as_str()), ("", "1"));
+    let account = pb::GetAccountRequest { user_id: ann.id };
+    let account = system.client.clone().get_account(account).await.unwrap().into_inner();
+    assert_eq!(account.account.unwrap().external, None);
+    // It has no password.
+    for password in ["", "correct horse battery"] {
+        let login = pb::LoginRequest { login: "bob".to_owned(), password: password.to_owned() };
+        assert!(system.client.clone().login(login).await.is_err());
+    }
+}
+
+async fn a_deleted_account_releases_its_external_id(topology: Topology) {
+    let system = System::start(topology).await;
+    let delete = async |user_id, password: &str| {
+        let request = pb::DeleteUserRequest { user_id, password: password.to_owned() };
+        system.client.clone().delete_user(request).await
+    };
+    let ann = register(&system.client, "ann").await;
+    let without = delete(ann.id, "").await.unwrap_err();
+    assert_eq!(without.code(), Code::InvalidArgument, "{without:?}");
+    let bob = ensure(&system.client, request("1", "bob")).await.unwrap().user.unwrap();
+    let wrong = delete(bob.id, "correct horse battery").await.unwrap_err();
+    assert_eq!(reason_of(&wrong), Some(Reason::BadCredentials));
+    delete(bob.id, "").await.unwrap();
+    assert_eq!(resolve(&system.client, &["1"]).await, []);
+    // Its name is held, its external id is not.
+    let held = ensure(&system.client, request("1", "bob")).await.unwrap_err();
+    assert_eq!(reason_of(&held), Some(Reason::NameTaken));
+    let again = ensure(&system.client, request("1", "bobby")).await.unwrap();
+    let again_id = again.user.unwrap().id;
+    assert!(again.created && again_id != bob.id);
+    let confirm = pb::ConfirmDeletionRequest { user_id: bob.id };
+    system.client.clone().confirm_deletion(confirm).await.unwrap();
+    assert_eq!(resolve(&system.client, &["1"]).await, [("1".to_owned(), again_id)]);
+    assert_valid(&system.client, 2).await;
+}
+
+#[tokio::test]
+async fn invalid_external_ids_are_named() {
+    let system = System::start(Topology::Single).await;
+    let fields = |status: Status| {
+        use tonic_types::StatusExt as _;
+        let violations = status.get_details_bad_request().unwrap().field_violations;
+        violations.into_iter().map(|violation| violation.field).collect::<Vec<_>>()
+    };
+    let long = "a".repeat(201);
+    for (request, expected) in [
+        (pb::EnsureUserRequest { issuer: String::new(), ..request("1", "ann") }, vec!["issuer"]),
+        (request("a b", "ann"), vec!["external_id"]),
+        (request(&long, "not a name"), vec!["external_id", "name"]),
+        (pb::EnsureUserRequest::default(), vec!["issuer", "external_id", "name"]),
+    ] {
+        assert_eq!(fields(ensure(&system.client, request).await.unwrap_err()), expected);
+    }
+    let resolve = async |external_ids: Vec<String>| {
+        let issuer = "sso".to_owned();
+        let request = pb::BatchResolveExternalIdsRequest { issuer, external_ids };
+        system.client.clone().batch_resolve_external_ids(request).await
+    };
+    let odd = resolve(vec!["1".into(), " ".into()]).await.unwrap_err();
+    assert_eq!(fields(odd), ["external_ids[1]"]);
+    let many = resolve(vec!["1".into(); 501]).await.unwrap_err();
+    assert_eq!(fields(many), ["external_ids"]);
+    assert_eq!(resolve(Vec::new()).await.unwrap().into_inner().users, []);
+}

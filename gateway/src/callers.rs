@@ -1,7 +1,7 @@
 //! Service callers: other services that call the gateway, for themselves or for accounts.
 //!
-//! The file of `--callers-file` lists them, with hashes of their secrets, their methods, and whether
-//! they may act for accounts. It has no secret itself.
+//! The file of `--callers-file` lists them, with hashes of their secrets or the names of their
+//! certificates, their methods, and whether they may act for accounts. It has no secret itself.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -50,7 +50,7 @@ struct Source(PathBuf);
 /// A service caller.
 pub(crate) struct Caller {
     name: String,
-    secrets: Vec<SecretHash>,
+    proofs: BTreeSet<Proof>,
     methods: BTreeSet<String>,
     issuers: BTreeSet<String>,
     acts_for: ActsFor,
@@ -58,6 +58,22 @@ pub(crate) struct Caller {
 }
 
 type SecretHash = [u8; 32];
+
+/// What shows who a caller is.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Proof {
+    /// A secret with this hash.
+    Secret(SecretHash),
+    /// A certificate with this DNS name, which mutual TLS has verified.
+    Certificate(String),
+}
+
+/// The callers of a file.
+#[derive(Default)]
+struct CallerSet {
+    by_name: BTreeMap<String, Arc<Caller>>,
+    by_certificate: BTreeMap<String, Arc<Caller>>,
+}
 
 /// The accounts that a caller may act for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -72,11 +88,11 @@ enum ActsFor {
     Anybody,
 }
 
-/// A caller that sent one of its secrets.
+/// A caller that has shown who it is.
 #[derive(Clone)]
 pub(crate) struct AuthenticatedCaller {
     caller: Arc<Caller>,
-    secret: SecretHash,
+    proof: Proof,
 }
 
 /// The content of the file.
@@ -90,7 +106,10 @@ struct Content {
 #[serde(deny_unknown_fields)]
 struct Entry {
     name: String,
+    #[serde(default)]
     secrets_sha256: Vec<String>,
+    #[serde(default)]
+    certificate_names: BTreeSet<String>,
     methods: BTreeSet<String>,
     #[serde(default)]
     issuers: BTreeSet<String>,
@@ -133,21 +152,31 @@ impl Callers {
     /// Returns the caller with a name and a secret.
     pub(crate) fn authenticate(&self, name: &str, secret: &str) -> Option<AuthenticatedCaller> {
         // Equality need not take constant time: it compares hashes, which the sender cannot choose.
-        let secret = SecretHash::from(Sha256::digest(secret));
-        let caller = self.0.current().get(name)?.clone();
-        let is_valid = caller.secrets.contains(&secret);
-        is_valid.then_some(AuthenticatedCaller { caller, secret })
+        let proof = Proof::Secret(Sha256::digest(secret).into());
+        let caller = self.0.current().by_name.get(name)?.clone();
+        caller.proofs.contains(&proof).then_some(AuthenticatedCaller { caller, proof })
     }
 
-    /// Checks that the file still has a caller with its secret, and still permits a call.
+    /// Returns the caller with one of the names of a verified certificate.
+    pub(crate) fn of_certificate(&self, names: &[String]) -> Option<AuthenticatedCaller> {
+        if names.is_empty() {
+            return None;
+        }
+        let callers = self.0.current();
+        let name = names.iter().find(|name| callers.by_certificate.contains_key(*name))?;
+        let caller = callers.by_certificate.get(name)?.clone();
+        Some(AuthenticatedCaller { caller, proof: Proof::Certificate(name.clone()) })
+    }
+
+    /// Checks that the file still has a caller with its secret or certificate, and still permits a call.
     pub(crate) fn check(
         &self,
         caller: &AuthenticatedCaller,
         method: &str,
         viewer: Option<UserId>,
     ) -> Result<(), Status> {
-        let current = self.0.current().get(caller.name()).cloned();
-        let current = current.filter(|current| current.secrets.contains(&caller.secret));
+        let current = self.0.current().by_name.get(caller.name()).cloned();
+        let current = current.filter(|current| current.proofs.contains(&caller.proof));
         current.ok_or_else(caller_invalid)?.check(method, viewer)
     }
 }
@@ -228,7 +257,7 @@ static METHODS: LazyLock<BTreeMap<String, bool>> = LazyLock::new(|| {
 
 impl Loader for Source {
     type Snapshot = String;
-    type Value = BTreeMap<String, Arc<Caller>>;
+    type Value = CallerSet;
     type Error = Unusable;
 
     fn read(&self) -> Result<String, Unusable> {
@@ -264,7 +293,7 @@ impl FromStr for Callers {
 }
 
 /// Parses the content of the file. Errors name no value that may be a secret.
-fn parse(text: &str) -> Result<BTreeMap<String, Arc<Caller>>, String> {
+fn parse(text: &str) -> Result<CallerSet, String> {
     let content: Content = serde_json::from_str(text).map_err(|error| {
         let text = error.to_string();
         // Has the value.
@@ -275,11 +304,18 @@ fn parse(text: &str) -> Result<BTreeMap<String, Arc<Caller>>, String> {
     if content.callers.len() > CALLERS_MAX {
         return Err(format!("has more than {CALLERS_MAX} callers"));
     }
-    let mut callers = BTreeMap::new();
+    let mut callers = CallerSet::default();
     for entry in content.callers {
-        let caller = entry.caller()?;
+        let caller = Arc::new(entry.caller()?);
         let name = caller.name.clone();
-        if callers.insert(name.clone(), Arc::new(caller)).is_some() {
+        for proof in &caller.proofs {
+            if let Proof::Certificate(certificate) = proof
+                && callers.by_certificate.insert(certificate.clone(), caller.clone()).is_some()
+            {
+                return Err(format!("two callers have the certificate name {certificate}"));
+            }
+        }
+        if callers.by_name.insert(name.clone(), caller).is_some() {
             return Err(format!("two callers have the name {name}"));
         }
     }
@@ -288,7 +324,7 @@ fn parse(text: &str) -> Result<BTreeMap<String, Arc<Caller>>, String> {
 
 impl Entry {
     fn caller(self) -> Result<Caller, String> {
-        let Self { name, secrets_sha256, methods, issuers, acts_for, calls_per_minute } = self;
+        let Self { name, secrets_sha256, certificate_names, methods, .. } = self;
         let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(is_valid) {
             return Err(format!(
@@ -304,10 +340,15 @@ impl Entry {
                 format!("caller {name}: secrets_sha256 must have hashes of 64 hexadecimal digits")
             })
         };
-        let secrets = secrets_sha256.iter().map(hash).collect::<Result<Vec<_>, _>>()?;
-        let minute = Duration::from_secs(60);
-        let limit = Limit::new("calls of this service caller", calls_per_minute, minute);
-        Ok(Caller { name, secrets, methods, issuers, acts_for, limit })
+        let secrets = secrets_sha256.iter().map(|text| hash(text).map(Proof::Secret));
+        let mut proofs = secrets.collect::<Result<BTreeSet<_>, _>>()?;
+        proofs.extend(certificate_names.into_iter().map(Proof::Certificate));
+        if proofs.is_empty() {
+            return Err(format!("caller {name} needs secrets_sha256 or certificate_names"));
+        }
+        let (issuers, acts_for, minute) = (self.issuers, self.acts_for, Duration::from_secs(60));
+        let limit = Limit::new("calls of this service caller", self.calls_per_minute, minute);
+        Ok(Caller { name, proofs, methods, issuers, acts_for, limit })
     }
 }
 
@@ -358,6 +399,20 @@ mod tests {
     }
 
     #[test]
+    fn a_caller_has_its_certificates() {
+        let both = entry(r#""methods": ["ViewUsers"], "certificate_names": ["search.test"]"#);
+        let files = Files::new();
+        let callers = Callers::open(files.write("callers.json", file(&[both]))).unwrap();
+        let of = |names: &[&str]| {
+            callers.of_certificate(&names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>())
+        };
+        assert_eq!(of(&["other.test", "search.test"]).unwrap().name(), "search");
+        assert!(of(&["other.test"]).is_none() && of(&[]).is_none());
+        let caller = of(&["search.test"]).unwrap();
+        assert_eq!(reason(callers.check(&caller, "ViewUsers", None)), None);
+    }
+
+    #[test]
     fn a_caller_may_call_its_methods_and_act_as_listed() {
         let viewer = UserId::new(7);
         let not_allowed = Some(ErrorReason::CallerNotAllowed);
@@ -401,6 +456,16 @@ mod tests {
                 "search: the gateway has no method Publsh",
             ),
             (file(&[valid.clone(), valid.clone()]), "two callers have the name search"),
+            (
+                file(&[r#"{"name": "search", "methods": []}"#.to_owned()]),
+                "caller search needs secrets_sha256 or certificate_names",
+            ),
+            (
+                file(&["a", "b"].map(|name| {
+                    format!(r#"{{"name": "{name}", "methods": [], "certificate_names": ["c"]}}"#)
+                })),
+                "two callers have the certificate name c",
+            ),
             (file(&[valid.replace("search", "a:b")]), "a caller's name must be"),
             (file(&[valid.replace("search", "")]), "a caller's name must be"),
             (file(&[valid.replace(&hash, SECRET)]), "search: secrets_sha256 must have"),

@@ -1,10 +1,9 @@
-//! Credentials from the metadata of a call: a session token, or a service caller with the account
-//! that it acts for.
+//! Credentials of a call: a session token, or a service caller with the account that it acts for.
 
-use microblog_chassis::status;
+use microblog_chassis::{Connection, status};
 use microblog_domain::UserId;
 use microblog_proto::common::ErrorReason;
-use tonic::{Status, metadata::MetadataMap};
+use tonic::{Request, Status, metadata::MetadataMap};
 
 use crate::callers::{AuthenticatedCaller, Callers, caller_invalid, not_allowed};
 
@@ -41,12 +40,13 @@ pub(crate) struct ActingCaller {
 }
 
 impl Principal {
-    /// Reads the metadata of a call.
+    /// Reads the metadata of a call, and the certificate of its connection.
     ///
     /// A header that is neither `Bearer <token>` nor a valid `Caller <name>:<secret>` is rejected, not
     /// ignored: its sender expects to be authenticated.
-    pub(crate) fn of(metadata: &MetadataMap, callers: Option<&Callers>) -> Result<Self, Status> {
-        if let Some(caller) = caller(metadata, callers)? {
+    pub(crate) fn of<T>(request: &Request<T>, callers: Option<&Callers>) -> Result<Self, Status> {
+        let metadata = request.metadata();
+        if let Some(caller) = caller(request, callers)? {
             let viewer = viewer(metadata)?;
             let acting = viewer.map(|viewer| ActingCaller { caller: caller.clone(), viewer });
             return Ok(Self { caller: Some(caller), credentials: acting.map(Credentials::Caller) });
@@ -56,11 +56,11 @@ impl Principal {
     }
 
     /// Reads the metadata of a call without a viewer, where a session token is ignored.
-    pub(crate) fn without_viewer(
-        metadata: &MetadataMap,
+    pub(crate) fn without_viewer<T>(
+        request: &Request<T>,
         callers: Option<&Callers>,
     ) -> Result<Self, Status> {
-        Ok(Self { caller: caller(metadata, callers)?, credentials: None })
+        Ok(Self { caller: caller(request, callers)?, credentials: None })
     }
 
     /// Returns the credentials of a call that requires a viewer.
@@ -150,14 +150,23 @@ fn token(metadata: &MetadataMap) -> Result<Option<Token>, Status> {
     }
 }
 
-/// Returns the service caller; `None` for another scheme.
-fn caller(
-    metadata: &MetadataMap,
+/// Returns the service caller: by its header, or without any header by the certificate of its
+/// connection; `None` for another header.
+fn caller<T>(
+    request: &Request<T>,
     callers: Option<&Callers>,
 ) -> Result<Option<AuthenticatedCaller>, Status> {
-    let is_caller = |(scheme, _): &(&str, &str)| scheme.eq_ignore_ascii_case("caller");
-    let header = authorization(metadata).unwrap_or_default();
-    let Some((_, value)) = header.filter(is_caller) else { return Ok(None) };
+    let value = match authorization(request.metadata()) {
+        Ok(Some((scheme, value))) if scheme.eq_ignore_ascii_case("caller") => value,
+        Ok(None) => {
+            let connection = request.extensions().get::<Connection>();
+            let names = connection.map(|connection| &*connection.certificate_names);
+            return Ok(callers
+                .zip(names)
+                .and_then(|(callers, names)| callers.of_certificate(names)));
+        }
+        Ok(Some(_)) | Err(_) => return Ok(None),
+    };
     let caller = value.split_once(':').zip(callers);
     let caller = caller.and_then(|((name, secret), callers)| callers.authenticate(name, secret));
     caller.map(Some).ok_or_else(caller_invalid)
@@ -192,21 +201,30 @@ mod tests {
     const SECRET_SHA256: &str = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b";
 
     /// Returns the session token, or the caller's name and the account that it acts for.
-    fn read(headers: &[(&'static str, &'static str)]) -> Result<(String, u64), ErrorReason> {
+    fn read_with(
+        certificate: &[&str],
+        headers: &[(&'static str, &'static str)],
+    ) -> Result<(String, u64), ErrorReason> {
         let files = Files::new();
         let file = files.write(
             "callers.json",
             format!(
                 r#"{{"callers": [{{"name": "search", "secrets_sha256": ["{SECRET_SHA256}"],
-                    "methods": [], "acts_for": "anybody"}}]}}"#
+                    "methods": [], "acts_for": "anybody"}},
+                    {{"name": "feed", "certificate_names": ["feed.test"], "methods": [],
+                    "acts_for": "anybody"}}]}}"#
             ),
         );
         let callers = Callers::open(file).unwrap();
-        let mut metadata = MetadataMap::new();
+        let mut request = Request::new(());
+        request.extensions_mut().insert(Connection {
+            certificate_names: certificate.iter().map(|&name| name.to_owned()).collect(),
+            ..Connection::default()
+        });
         for (name, value) in headers {
-            metadata.append(*name, value.parse().unwrap());
+            request.metadata_mut().append(*name, value.parse().unwrap());
         }
-        let principal = Principal::of(&metadata, Some(&callers))
+        let principal = Principal::of(&request, Some(&callers))
             .map_err(|status| status::reason_of(&status).unwrap())?;
         let name = principal.caller.as_ref().map(|caller| caller.name().to_owned());
         Ok(match principal.credentials {
@@ -214,6 +232,10 @@ mod tests {
             Some(Credentials::Session(Token(token))) => (token, 0),
             Some(Credentials::Caller(acting)) => (name.unwrap(), acting.viewer.get()),
         })
+    }
+
+    fn read(headers: &[(&'static str, &'static str)]) -> Result<(String, u64), ErrorReason> {
+        read_with(&[], headers)
     }
 
     fn read_one(authorization: &'static str) -> Result<(String, u64), ErrorReason> {
@@ -259,8 +281,27 @@ mod tests {
     }
 
     #[test]
+    fn without_a_header_a_certificate_shows_the_caller() {
+        let feed = &["feed.test"];
+        assert_eq!(read_with(feed, &[]), Ok(("feed".to_owned(), 0)));
+        assert_eq!(read_with(feed, &[(VIEWER, "7")]), Ok(("feed".to_owned(), 7)));
+        assert_eq!(read_with(&["other.test"], &[]), Ok((String::new(), 0)));
+        // A header counts, whatever the certificate.
+        for (header, expected) in [
+            ("Bearer abc", Ok(("abc".to_owned(), 0))),
+            ("Caller search:secret", Ok(("search".to_owned(), 0))),
+            ("Caller search:wrong", Err(ErrorReason::CallerInvalid)),
+            ("Basic abc", Err(ErrorReason::TokenInvalid)),
+        ] {
+            assert_eq!(read_with(feed, &[("authorization", header)]), expected, "{header}");
+        }
+        let twice = [("authorization", "Bearer a"), ("authorization", "Bearer b")];
+        assert_eq!(read_with(feed, &twice), Err(ErrorReason::TokenInvalid));
+    }
+
+    #[test]
     fn a_required_viewer_that_is_missing_is_reported() {
-        let principal = Principal::of(&MetadataMap::new(), None).ok().unwrap();
+        let principal = Principal::of(&Request::new(()), None).ok().unwrap();
         let status = principal.required().err().unwrap();
         assert_eq!(status.code(), Code::Unauthenticated);
         assert_eq!(status::reason_of(&status), Some(ErrorReason::TokenMissing));

@@ -25,7 +25,7 @@ use std::{
 };
 
 use futures::{FutureExt as _, future::BoxFuture};
-use microblog_chassis::run_periodically;
+use microblog_chassis::{Connection, run_periodically};
 use microblog_domain::UserId;
 use opentelemetry::{KeyValue, global, metrics::AsyncInstrument};
 use tonic::{Request, Status};
@@ -225,7 +225,9 @@ impl Shared {
     /// Counts a call of a client address. A call from within the process has no address and is not
     /// limited; no remote client can make one.
     fn check<T>(&self, limit: &Limit<ClientKey>, request: &Request<T>) -> Result<(), Status> {
-        let Some(peer) = request.remote_addr().map(|peer| peer.ip()) else { return Ok(()) };
+        let connection = request.extensions().get::<Connection>();
+        let Some(peer) = connection.and_then(|from| from.remote_addr) else { return Ok(()) };
+        let peer = peer.ip();
         let client = self.proxies.client(peer, request.metadata());
         limit.check(&client.into()).inspect_err(|_| {
             let is_forwarded = request.metadata().contains_key(FORWARDED_FOR);

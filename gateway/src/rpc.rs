@@ -45,7 +45,7 @@ impl Rpc {
         F: Future<Output = Result<A, Status>>,
     {
         let callers = self.gateway.callers.as_ref();
-        let principal = Principal::without_viewer(request.metadata(), callers)?;
+        let principal = Principal::without_viewer(&request, callers)?;
         self.authorized(&principal, method, call(&self.gateway, request)).await
     }
 
@@ -59,7 +59,7 @@ impl Rpc {
     where
         F: Future<Output = Result<A, Status>>,
     {
-        let principal = Principal::of(request.metadata(), self.gateway.callers.as_ref())?;
+        let principal = Principal::of(&request, self.gateway.callers.as_ref())?;
         let answer =
             async { call(&self.gateway, principal.required()?, request.into_inner()).await };
         self.authorized(&principal, method, answer).await
@@ -90,7 +90,7 @@ impl Rpc {
     where
         F: Future<Output = Result<A, Status>>,
     {
-        let principal = Principal::of(request.metadata(), self.gateway.callers.as_ref())?;
+        let principal = Principal::of(&request, self.gateway.callers.as_ref())?;
         let answer = call(&self.gateway, principal.clone(), request.into_inner());
         self.authorized(&principal, method, answer).await
     }
@@ -105,7 +105,7 @@ impl Rpc {
     where
         F: Future<Output = Result<A, Status>>,
     {
-        let principal = Principal::of(request.metadata(), self.gateway.callers.as_ref())?;
+        let principal = Principal::of(&request, self.gateway.callers.as_ref())?;
         let only = || not_allowed(format!("only service callers may call {method}"));
         let caller = principal.caller.clone().ok_or_else(only)?;
         let answer = call(&self.gateway, caller, request.into_inner());

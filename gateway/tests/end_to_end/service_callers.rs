@@ -1,11 +1,14 @@
 //! Service callers: what they may call, for whom, and what they see.
 
-use microblog_chassis::{Peer, Worker, status};
+use std::{future::pending, net::TcpListener};
+
+use microblog_chassis::{Peer, Worker, serve, status};
 use microblog_proto::{
     common::ErrorReason,
     gateway::{self, RootState, gateway_service_client::GatewayServiceClient},
+    relation::RelationState,
 };
-use microblog_testkit::{Files, PATIENCE, eventually};
+use microblog_testkit::{Authority, Files, PATIENCE, eventually};
 use tokio::time::timeout;
 use tonic::{Code, Request};
 
@@ -342,4 +345,56 @@ async fn a_caller_makes_accounts_and_acts_for_these_only() {
     let delete = ann.request(gateway::DeleteAccountRequest::default());
     let without = gateway.delete_account(delete).await;
     assert_error("a password", without, crate::errors::invalid(&["password"]));
+}
+
+#[tokio::test]
+async fn a_certificate_takes_the_place_of_a_secret() {
+    let system = without_jobs().await;
+    let ann = system.join("ann").await;
+    let (files, authority) = (Files::new(), Authority::new());
+    files.write("ca.crt", authority.pem());
+    for (file, name) in [("server", "127.0.0.1"), ("search", "search.test"), ("web", "web.test")] {
+        files.certificate(file, &authority.issue(&[name]));
+    }
+    let content = r#"{"callers": [{"name": "search", "certificate_names": ["search.test"],
+        "methods": ["ViewUsers"], "acts_for": "anybody"}]}"#;
+    files.write("callers.json", content);
+    let flag = |flag: &str, file: &str| format!("--{flag}={}", files.path(file).display());
+    let flags = [
+        flag("tls-cert-file", "server.crt"),
+        flag("tls-key-file", "server.key"),
+        flag("tls-client-ca-file", "ca.crt"),
+        flag("callers-file", "callers.json"),
+    ];
+    let config = configured(&flags.each_ref().map(String::as_str));
+    let service = gateway_service(&config, system.peers.clone(), Worker::ONLY);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { serve(listener, service, &config.chassis, pending()).await });
+    let connect = |name: &str| {
+        let flags = [
+            flag("peer-ca-file", "ca.crt"),
+            flag("peer-cert-file", &format!("{name}.crt")),
+            flag("peer-key-file", &format!("{name}.key")),
+        ];
+        let config = configured(&flags.each_ref().map(String::as_str));
+        GatewayServiceClient::new(Peer::remote(&url, &config.chassis).unwrap())
+    };
+    let acting = |viewer: u64| {
+        let mut request = Request::new(view_users(&ann));
+        request.metadata_mut().insert("microblog-viewer", viewer.to_string().parse().unwrap());
+        request
+    };
+    let mut search = connect("search");
+    let seen = search.view_users(acting(ann.id)).await.unwrap().into_inner();
+    assert_eq!(seen.users[0].relation(), RelationState::Self_);
+    assert_error("gone", search.view_users(acting(4096)).await, VIEWER_NOT_FOUND);
+    assert_error("Publish", search.publish(Request::new(publish())).await, CALLER_NOT_ALLOWED);
+    // A person whose calls it forwards.
+    search.publish(ann.request(publish())).await.unwrap();
+    // Another certificate shows nothing.
+    let mut web = connect("web");
+    assert_error("not listed", web.view_users(acting(ann.id)).await, CALLER_INVALID);
+    let seen = web.view_users(Request::new(view_users(&ann))).await.unwrap().into_inner();
+    assert_eq!(seen.users[0].relation(), RelationState::None);
 }

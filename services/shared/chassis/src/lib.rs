@@ -49,5 +49,5 @@ pub use client::{AddressError, Peer, Resolve};
 pub use config::{Config, LogFormat};
 pub use jobs::{PeriodicJob, run_on_dedicated_thread, run_periodically};
 pub use microblog_files::TlsError;
-pub use server::{ServeError, process::run, serve};
+pub use server::{ServeError, connection::Connection, process::run, serve};
 pub use service::{Handler, Probe, Service, ServiceListener, Worker};

@@ -16,7 +16,7 @@ use futures::{FutureExt as _, future::BoxFuture};
 use http::{HeaderMap, HeaderValue, Request, Response};
 use microblog_proto::common::ErrorReason;
 use tokio::time::{Instant, timeout_at};
-use tonic::{Code, Status, body::Body, service::Routes, transport::server::TcpConnectInfo};
+use tonic::{Code, Status, body::Body, service::Routes};
 use tower::Service;
 use tracing::Instrument as _;
 
@@ -31,6 +31,7 @@ use crate::{
     },
     identity::{self, Identity},
     methods::{self, Method},
+    server::connection::Connection,
     status,
 };
 
@@ -121,7 +122,7 @@ impl Calls {
     /// Admits a call from outside the process: sets its caller, slot, identity and deadline.
     fn admit(&self, call: &mut InFlightCall, request: &Request<Body>) -> Result<(), Status> {
         let (method, headers) = (call.method, request.headers());
-        call.caller = request.extensions().get().and_then(TcpConnectInfo::remote_addr);
+        call.caller = request.extensions().get().and_then(|from: &Connection| from.remote_addr);
         metadata::check_size(request)?;
         span::record_peer(&call.span, request.uri(), call.caller);
         if !method.is_infrastructure {

@@ -2,6 +2,7 @@
 //! listener, from accept to the end of its drain; `process` runs a whole process.
 
 mod call_batches;
+pub(crate) mod connection;
 mod connection_balancer;
 mod health;
 mod listeners;

@@ -31,10 +31,11 @@ use tokio::{
     time::{Instant, timeout},
 };
 use tokio_util::{sync::PollSender, task::AbortOnDropHandle};
-use tonic::{Code, Status, Streaming, body::Body, server::Grpc, transport::server::TcpConnectInfo};
+use tonic::{Code, Status, Streaming, body::Body, server::Grpc};
 use tonic_prost::ProstCodec;
 use tower::Service;
 
+use super::connection::Connection;
 use crate::{
     call::{
         batch::{self, GRPC_CONTENT_TYPE, PATH},
@@ -125,7 +126,7 @@ impl Service<Request<Body>> for BatchedCalls {
 /// Responds to the request that opens a stream.
 async fn exchange(calls: Calls, settings: Settings, request: Request<Body>) -> Response<Body> {
     let uri = request.uri().clone();
-    let connection = request.extensions().get::<TcpConnectInfo>().cloned();
+    let connection = request.extensions().get::<Connection>().cloned();
     let handler = tower::service_fn(|request: tonic::Request<Streaming<CallBatch>>| {
         let starter =
             Starter { calls: calls.clone(), uri: uri.clone(), connection: connection.clone() };
@@ -339,7 +340,7 @@ struct Starter {
     calls: Calls,
     /// Of the request that opened the stream.
     uri: Uri,
-    connection: Option<TcpConnectInfo>,
+    connection: Option<Connection>,
 }
 
 impl Starter {

@@ -20,9 +20,9 @@ use tokio_rustls::{
     rustls::{self, ServerConfig, server::NoServerSessionStorage},
     server::TlsStream,
 };
-use tonic::transport::server::{Connected, TcpConnectInfo};
+use tonic::transport::server::Connected;
 
-use super::connection_balancer::ConnectionLease;
+use super::{connection::Connection, connection_balancer::ConnectionLease};
 use crate::config::Config;
 
 /// ALPN protocol id of HTTP/2 (RFC 7301), the only one that gRPC uses.
@@ -169,13 +169,17 @@ impl MaybeTlsStream {
 }
 
 impl Connected for MaybeTlsStream {
-    type ConnectInfo = TcpConnectInfo;
+    type ConnectInfo = Connection;
 
-    fn connect_info(&self) -> TcpConnectInfo {
-        match &self.stream {
-            Inner::Plain(connection) => connection.connect_info(),
-            Inner::Tls(stream) => stream.get_ref().0.connect_info(),
-        }
+    fn connect_info(&self) -> Connection {
+        let (connection, chain) = match &self.stream {
+            Inner::Plain(connection) => (connection, None),
+            Inner::Tls(stream) => {
+                let (connection, session) = stream.get_ref();
+                (connection, session.peer_certificates())
+            }
+        };
+        Connection::new(connection.peer_addr().ok(), chain)
     }
 }
 

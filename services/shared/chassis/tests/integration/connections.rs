@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use microblog_chassis::Config;
+use microblog_chassis::{Config, Connection};
 use microblog_proto::user::GetUserByNameRequest;
 use tonic::Request;
 
@@ -16,7 +16,9 @@ async fn max_connection_age_closes_old_connections() {
     let callers = Arc::new(Mutex::new(HashSet::new()));
     let seen = callers.clone();
     let stub = Stub::new().get(move |request: Request<GetUserByNameRequest>| {
-        seen.lock().unwrap().insert(request.remote_addr().unwrap());
+        seen.lock()
+            .unwrap()
+            .insert(request.extensions().get::<Connection>().unwrap().remote_addr.unwrap());
         async { Ok(String::new()) }
     });
     let config = Config { max_connection_age_s: 1, ..config() };

@@ -11,7 +11,7 @@ use std::{
 };
 
 use futures::{StreamExt as _, future::join_all, stream};
-use microblog_chassis::Peer;
+use microblog_chassis::{Connection, Peer};
 use microblog_proto::user::{
     GetUserByNameRequest, VerifyRequest, VerifyResponse, user_service_client::UserServiceClient,
 };
@@ -114,7 +114,10 @@ fn slow_stub() -> (Stub, Seen) {
     let (callers, slow) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicUsize::new(0)));
     let seen = (callers.clone(), slow.clone());
     let stub = Stub::new().get(move |request: Request<GetUserByNameRequest>| {
-        callers.lock().unwrap().push(request.remote_addr().unwrap());
+        callers
+            .lock()
+            .unwrap()
+            .push(request.extensions().get::<Connection>().unwrap().remote_addr.unwrap());
         let slow = slow.clone();
         async move {
             if request.into_inner().name == "slow" {

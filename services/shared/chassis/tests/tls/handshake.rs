@@ -6,7 +6,7 @@ use std::{
 };
 
 use futures::StreamExt as _;
-use microblog_chassis::{Config, Peer};
+use microblog_chassis::{Config, Connection, Peer};
 use microblog_proto::user::{
     GetUserByNameRequest, VerifyRequest, VerifyResponse, user_service_client::UserServiceClient,
 };
@@ -40,14 +40,16 @@ async fn calls_and_streams_work_and_the_remote_address_is_known() {
     let seen = Arc::new(Mutex::new(None));
     let callers = seen.clone();
     let stub = Stub::new().get(move |request: Request<GetUserByNameRequest>| {
-        *callers.lock().unwrap() = request.remote_addr();
+        *callers.lock().unwrap() = request.extensions().get::<Connection>().cloned();
         async move { Ok(request.into_inner().name) }
     });
     let stub = stub.verify(|| futures::stream::iter([Ok(VerifyResponse::default())]).boxed());
     let server = Server::start(stub.service(), fixture.server());
     let peer = fixture.peer(&server);
     assert_eq!(get(peer.clone(), "alice").await.unwrap(), "alice");
-    let caller = seen.lock().unwrap().take().expect("an address");
+    let connection = seen.lock().unwrap().take().expect("a connection");
+    assert_eq!(*connection.certificate_names, ["caller.test".to_owned()]);
+    let caller = connection.remote_addr.expect("an address");
     assert_eq!(caller.ip().to_string(), HOST);
     assert_ne!(caller.port(), server.address.port());
     let answers = UserServiceClient::new(peer).verify(VerifyRequest::default()).await.unwrap();

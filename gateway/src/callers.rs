@@ -25,8 +25,8 @@ use tonic::{Code, Status};
 
 use crate::limits::Limit;
 
-/// Minimum interval between two checks of the file. With [`CHECK_INTERVAL`] of streams, a caller that
-/// is removed from the file is rejected everywhere within ten seconds.
+/// Minimum interval between two checks of the file. With [`CHECK_INTERVAL`] of streams, the streams of a
+/// caller that is removed from the file end within ten seconds, if their clients read.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(4);
 
 /// How often an open stream of a service caller checks that the caller is still allowed.
@@ -36,6 +36,8 @@ const BYTES_MAX: u64 = 1024 * 1024;
 /// Each rate limit takes some memory.
 const CALLERS_MAX: usize = 1_000;
 const NAME_BYTES_MAX: usize = 64;
+/// As the user service's.
+const ISSUER_BYTES_MAX: usize = 200;
 
 /// The callers of `--callers-file`. Clones share them and their rate limits.
 ///
@@ -168,16 +170,19 @@ impl Callers {
         Some(AuthenticatedCaller { caller, proof: Proof::Certificate(name.clone()) })
     }
 
-    /// Checks that the file still has a caller with its secret or certificate, and still permits a call.
-    pub(crate) fn check(
+    /// Returns a caller with the rights that it has now, if the file still has it with its secret or
+    /// certificate, and still permits a call.
+    pub(crate) fn current(
         &self,
         caller: &AuthenticatedCaller,
         method: &str,
-        viewer: Option<UserId>,
-    ) -> Result<(), Status> {
+        viewer: UserId,
+    ) -> Result<AuthenticatedCaller, Status> {
         let current = self.0.current().by_name.get(caller.name()).cloned();
         let current = current.filter(|current| current.proofs.contains(&caller.proof));
-        current.ok_or_else(caller_invalid)?.check(method, viewer)
+        let current = current.ok_or_else(caller_invalid)?;
+        current.check(method, Some(viewer))?;
+        Ok(AuthenticatedCaller { caller: current, proof: caller.proof.clone() })
     }
 }
 
@@ -185,6 +190,11 @@ impl AuthenticatedCaller {
     /// Returns the caller's name.
     pub(crate) fn name(&self) -> &str {
         &self.caller.name
+    }
+
+    /// Returns whether both are of the same reading of the file.
+    pub(crate) fn is_same_as(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.caller, &other.caller)
     }
 
     /// Counts a call, and checks that the caller may make it: RATE_LIMITED or CALLER_NOT_ALLOWED.
@@ -195,9 +205,13 @@ impl AuthenticatedCaller {
 
     /// Checks that the caller may use external ids of an issuer.
     pub(crate) fn check_issuer(&self, issuer: &str) -> Result<(), Status> {
-        let is_own = self.caller.issuers.contains(issuer);
         let rejected = || not_allowed(format!("{} may not use this issuer", self.name()));
-        is_own.then_some(()).ok_or_else(rejected)
+        self.has_issuer(issuer).then_some(()).ok_or_else(rejected)
+    }
+
+    /// Returns whether an issuer is one of the caller's.
+    pub(crate) fn has_issuer(&self, issuer: &str) -> bool {
+        self.caller.issuers.contains(issuer)
     }
 
     /// Returns whether the caller may only act for accounts with an external id of its issuers.
@@ -346,6 +360,19 @@ impl Entry {
         if proofs.is_empty() {
             return Err(format!("caller {name} needs secrets_sha256 or certificate_names"));
         }
+        let is_issuer = |issuer: &String| {
+            (1..=ISSUER_BYTES_MAX).contains(&issuer.len())
+                && issuer.bytes().all(|byte| byte.is_ascii_graphic())
+        };
+        if !self.issuers.iter().all(is_issuer) {
+            return Err(format!(
+                "caller {name}: issuers must be 1 to {ISSUER_BYTES_MAX} ASCII characters, without \
+                 spaces"
+            ));
+        }
+        if self.acts_for == ActsFor::Own && self.issuers.is_empty() {
+            return Err(format!("caller {name} acts for its own accounts, and needs issuers"));
+        }
         let (issuers, acts_for, minute) = (self.issuers, self.acts_for, Duration::from_secs(60));
         let limit = Limit::new("calls of this service caller", self.calls_per_minute, minute);
         Ok(Caller { name, proofs, methods, issuers, acts_for, limit })
@@ -409,7 +436,9 @@ mod tests {
         assert_eq!(of(&["other.test", "search.test"]).unwrap().name(), "search");
         assert!(of(&["other.test"]).is_none() && of(&[]).is_none());
         let caller = of(&["search.test"]).unwrap();
-        assert_eq!(reason(callers.check(&caller, "ViewUsers", None)), None);
+        let viewer = UserId::new(7).unwrap();
+        let current = callers.current(&caller, "ViewUsers", viewer).map(drop);
+        assert_eq!(reason(current), Some(ErrorReason::CallerNotAllowed));
     }
 
     #[test]
@@ -423,7 +452,8 @@ mod tests {
             assert_eq!(reason(caller.authorize("ViewUsers", None)), None);
             assert_eq!(reason(caller.authorize("ViewUsers", viewer)), acting);
             assert_eq!(reason(caller.authorize("Publish", None)), not_allowed);
-            assert_eq!(reason(callers.check(&caller, "ViewUsers", viewer)), acting);
+            let current = callers.current(&caller, "ViewUsers", viewer.unwrap());
+            assert_eq!(reason(current.map(drop)), acting);
         }
     }
 
@@ -449,6 +479,14 @@ mod tests {
             (String::new(), "EOF"),
             ("{}".into(), "missing field `callers`"),
             (file(&[entry(r#""methods": [], "issuers": "sso""#)]), "a value of the wrong type"),
+            (
+                file(&[entry(r#""methods": [], "issuers": [""]"#)]),
+                "caller search: issuers must be 1 to 200",
+            ),
+            (
+                file(&[entry(r#""methods": [], "acts_for": "own""#)]),
+                "caller search acts for its own accounts, and needs issuers",
+            ),
             (file(&[entry(r#""methods": [], "rights": 1"#)]), "unknown field `rights`"),
             (file(&[entry(r#""methods": [], "acts_for": "all""#)]), "unknown variant `all`"),
             (

@@ -15,6 +15,7 @@ use tokio::sync::OnceCell;
 use tonic::Status;
 
 use crate::{
+    callers::not_allowed,
     credentials::{ActingCaller, Credentials, Token},
     errors,
     limits::Limit,
@@ -61,8 +62,11 @@ async fn acted_for(gateway: &Gateway, acting: &ActingCaller) -> Result<UserId, S
             client.get_account(user::GetAccountRequest { user_id }).await
         });
         let account = errors::reply(account.await, &[]).map_err(not_found)?.account;
-        let external = errors::required(account)?.external.unwrap_or_default();
-        acting.caller.check_issuer(&external.issuer)?;
+        let external = errors::required(account)?.external;
+        if !external.is_some_and(|external| acting.caller.has_issuer(&external.issuer)) {
+            let text = format!("{} may not act for this account", acting.caller.name());
+            return Err(not_allowed(text));
+        }
     } else {
         let response = client.get_user(user::GetUserRequest { user_id }).await;
         errors::reply(response, &[]).map_err(not_found)?;

@@ -11,7 +11,6 @@ use crate::callers::{AuthenticatedCaller, Callers, caller_invalid, not_allowed};
 const VIEWER: &str = "microblog-viewer";
 
 /// Who makes a call.
-#[derive(Clone)]
 pub(crate) struct Principal {
     /// `None` for people.
     pub(crate) caller: Option<AuthenticatedCaller>,
@@ -92,18 +91,19 @@ impl Credentials {
         }
     }
 
-    /// Checks that a service caller may still make a call; succeeds for a session.
-    pub(crate) fn check_caller(
-        &self,
-        callers: Option<&Callers>,
-        method: &str,
-    ) -> Result<(), Status> {
-        match (self, callers) {
-            (Self::Session(_), _) => Ok(()),
-            (Self::Caller(ActingCaller { caller, viewer }), Some(callers)) => {
-                callers.check(caller, method, Some(*viewer))
-            }
-            (Self::Caller(_), None) => Err(caller_invalid()),
+    /// Returns the credentials with the rights that a service caller has now, if it may still make a
+    /// call; a session as it is.
+    pub(crate) fn current(&self, callers: Option<&Callers>, method: &str) -> Result<Self, Status> {
+        let Self::Caller(ActingCaller { caller, viewer }) = self else { return Ok(self.clone()) };
+        let caller = callers.ok_or_else(caller_invalid)?.current(caller, method, *viewer)?;
+        Ok(Self::Caller(ActingCaller { caller, viewer: *viewer }))
+    }
+
+    /// Returns whether the rights of a service caller may differ from earlier ones.
+    pub(crate) fn has_changed(&self, earlier: &Self) -> bool {
+        match (self, earlier) {
+            (Self::Caller(now), Self::Caller(earlier)) => !now.caller.is_same_as(&earlier.caller),
+            _ => false,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The gRPC interface: decodes each request, calls its view or action, and encodes the response.
 //! The function of a call documents what it does, and which calls of services it costs.
 
+use microblog_domain::UserId;
 use microblog_proto::gateway::{
     self as pb,
     gateway_service_server::{GatewayService, GatewayServiceServer},
@@ -10,7 +11,7 @@ use tonic::{Request, Response, Status};
 use crate::{
     actions::{accounts, external_accounts, posts, relations},
     audit::CallerMetrics,
-    callers::{AuthenticatedCaller, not_allowed},
+    callers::{AuthenticatedCaller, Callers, not_allowed},
     credentials::{Credentials, Principal},
     state::Gateway,
     views::{account_list, post, posts as viewed_posts, timeline, user, users, watch_home},
@@ -44,9 +45,8 @@ impl Rpc {
     where
         F: Future<Output = Result<A, Status>>,
     {
-        let callers = self.gateway.callers.as_ref();
-        let principal = Principal::without_viewer(&request, callers)?;
-        self.authorized(&principal, method, call(&self.gateway, request)).await
+        let Principal { caller, .. } = self.identified(Principal::without_viewer, &request)?;
+        self.authorized(caller, None, method, call(&self.gateway, request)).await
     }
 
     /// Answers a call that needs a viewer.
@@ -59,10 +59,11 @@ impl Rpc {
     where
         F: Future<Output = Result<A, Status>>,
     {
-        let principal = Principal::of(&request, self.gateway.callers.as_ref())?;
+        let principal = self.identified(Principal::of, &request)?;
+        let (caller, acts_for) = (principal.caller.clone(), principal.acts_for());
         let answer =
             async { call(&self.gateway, principal.required()?, request.into_inner()).await };
-        self.authorized(&principal, method, answer).await
+        self.authorized(caller, acts_for, method, answer).await
     }
 
     /// Answers a call that works without a viewer, too.
@@ -90,9 +91,10 @@ impl Rpc {
     where
         F: Future<Output = Result<A, Status>>,
     {
-        let principal = Principal::of(&request, self.gateway.callers.as_ref())?;
-        let answer = call(&self.gateway, principal.clone(), request.into_inner());
-        self.authorized(&principal, method, answer).await
+        let principal = self.identified(Principal::of, &request)?;
+        let (caller, acts_for) = (principal.caller.clone(), principal.acts_for());
+        let answer = call(&self.gateway, principal, request.into_inner());
+        self.authorized(caller, acts_for, method, answer).await
     }
 
     /// Answers a call that only service callers may make, for themselves.
@@ -105,24 +107,35 @@ impl Rpc {
     where
         F: Future<Output = Result<A, Status>>,
     {
-        let principal = Principal::of(&request, self.gateway.callers.as_ref())?;
+        let Principal { caller, .. } = self.identified(Principal::without_viewer, &request)?;
         let only = || not_allowed(format!("only service callers may call {method}"));
-        let caller = principal.caller.clone().ok_or_else(only)?;
-        let answer = call(&self.gateway, caller, request.into_inner());
-        self.authorized(&principal, method, answer).await
+        let caller = caller.ok_or_else(only)?;
+        let answer = call(&self.gateway, caller.clone(), request.into_inner());
+        self.authorized(Some(caller), None, method, answer).await
+    }
+
+    /// Returns who makes a call, and counts invalid service callers.
+    fn identified<Q>(
+        &self,
+        identify: fn(&Request<Q>, Option<&Callers>) -> Result<Principal, Status>,
+        request: &Request<Q>,
+    ) -> Result<Principal, Status> {
+        let principal = identify(request, self.gateway.callers.as_ref());
+        principal.inspect_err(|status| self.metrics.count_invalid(status))
     }
 
     /// Runs a call if the service caller may make it, and records its outcome. People may make every
     /// call.
     async fn authorized<A>(
         &self,
-        principal: &Principal,
+        caller: Option<AuthenticatedCaller>,
+        acts_for: Option<UserId>,
         method: &'static str,
         call: impl Future<Output = Result<A, Status>>,
     ) -> Answer<A> {
-        let Some(caller) = &principal.caller else { return call.await.map(Response::new) };
-        let record = self.metrics.start(caller, principal.acts_for(), method);
-        let result = match caller.authorize(method, principal.acts_for()) {
+        let Some(caller) = caller else { return call.await.map(Response::new) };
+        let record = self.metrics.start(&caller, acts_for, method);
+        let result = match caller.authorize(method, acts_for) {
             Ok(()) => call.await,
             Err(rejection) => Err(rejection),
         };

@@ -105,7 +105,9 @@ pub(crate) async fn viewed_posts_unless(
     let mut hidden = Vec::new();
     posts.retain(|post| {
         let requested = context.requests(post.author_id);
-        let reason = reason(&hydrated.authors, post.author_id).filter(|_| !requested);
+        // Without an author, it is gone.
+        let is_hidden = !requested && hydrated.authors.exists(post.author_id);
+        let reason = reason(&hydrated.authors, post.author_id).filter(|_| is_hidden);
         let withheld = |reason| WithheldPost { id: post.id, reason: i32::from(reason) };
         hidden.extend(reason.map(withheld));
         reason.is_none()

@@ -23,8 +23,9 @@ use crate::{
 /// The most posts of a request: as many as a page has.
 const POSTS_MAX: usize = PageSize::MAX;
 
-/// Shows posts, and to service callers why others are not shown. 3 calls, 2 without a token: post.BatchGetPosts, then user.BatchGetUsers ∥
-/// relation.BatchGetRelations. The post service reads all of the posts, whether they fit or not.
+/// Shows posts, and to service callers why others are not shown. 3 calls, 2 without a token:
+/// post.BatchGetPosts, then user.BatchGetUsers ∥ relation.BatchGetRelations. The post service reads all
+/// of the posts, whether they fit or not.
 pub(crate) async fn view_posts(
     gateway: &Gateway,
     principal: Principal,
@@ -51,7 +52,9 @@ pub(crate) async fn view_posts(
             unavailable_ids,
             ..Default::default()
         };
-        response.withheld = withheld(&requested, &response, &hidden);
+        if explains {
+            response.withheld = withheld(&requested, &response, &hidden);
+        }
         Ok(fitted(response))
     })
     .await

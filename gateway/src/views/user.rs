@@ -76,7 +76,9 @@ async fn profile_by_id(
     id: UserId,
 ) -> Result<user::User, Status> {
     let response = profiles(gateway, context, vec![id.get()], Vec::new()).await?;
-    response.users.into_iter().next().ok_or_else(errors::user_not_found)
+    // The viewer's profile may be among them.
+    let user = response.users.into_iter().find(|user| user.id == id.get());
+    user.ok_or_else(errors::user_not_found)
 }
 
 /// Shows the viewer's own account. 4 calls at once: user.Authenticate ∥ user.GetAccount ∥

@@ -54,7 +54,7 @@ pub(crate) type HomeUpdates = BoxStream<'static, Result<WatchHomeResponse, Statu
 /// user.BatchGetUsers ∥ relation.BatchGetRelations, and up to 7 more if a post with suppressed
 /// reposts is not shown; as many again for each repost by an account that is no longer followed. An
 /// idle stream costs user.Authenticate every `--session-check-ms`. For a service caller, user.GetUser
-/// takes the place of user.Authenticate.
+/// or user.GetAccount takes the place of user.Authenticate.
 pub(crate) async fn watch_home(
     gateway: &Gateway,
     credentials: Credentials,
@@ -101,6 +101,7 @@ impl Watch {
     /// Returns the next message. The session is checked for each, so none is sent after its end.
     async fn step(mut self) -> Result<Option<(WatchHomeResponse, Self)>, Status> {
         let Some(entries) = self.skeleton().await? else { return Ok(None) };
+        self.credentials = self.current_credentials()?;
         let (session, posts) = tokio::join!(self.authenticate(), self.hydrate(&entries));
         session?;
         self.session_checked_at = Instant::now();
@@ -136,23 +137,26 @@ impl Watch {
         loop {
             match timeout(check, self.updates.message()).await {
                 Ok(update) => return update.map_err(|status| errors::map(status, FIELDS)),
-                Err(_elapsed) if self.session_checked_at.elapsed() >= session_check => {
-                    self.authenticate().await?;
-                    self.session_checked_at = Instant::now();
+                Err(_elapsed) => {
+                    let current = self.current_credentials()?;
+                    let has_changed = current.has_changed(&self.credentials);
+                    self.credentials = current;
+                    if has_changed || self.session_checked_at.elapsed() >= session_check {
+                        self.authenticate().await?;
+                        self.session_checked_at = Instant::now();
+                    }
                 }
-                Err(_elapsed) => self.check_caller()?,
             }
         }
     }
 
-    /// Checks the viewer's session, or that the service caller may still watch for the viewer.
+    /// Checks the viewer's session, or that the service caller may act for the viewer.
     async fn authenticate(&self) -> Result<(), Status> {
-        self.check_caller()?;
         authenticate(&self.gateway, self.credentials.clone()).await.map(|_viewer| ())
     }
 
-    fn check_caller(&self) -> Result<(), Status> {
-        self.credentials.check_caller(self.gateway.callers.as_ref(), METHOD)
+    fn current_credentials(&self) -> Result<Credentials, Status> {
+        self.credentials.current(self.gateway.callers.as_ref(), METHOD)
     }
 
     /// Returns the posts of entries as the viewer sees them now, from authors that the viewer

@@ -183,6 +183,11 @@ async fn reads_succeed_at_the_memory_limit() {
         view_followers_i_follow,
         bob.request(gateway::ViewFollowersIFollowRequest { user: user(), ..Default::default() })
     );
+    let users = user().into_iter().collect();
+    let named = gateway::ViewUsersRequest { users, include_counts: true };
+    assert_eq!(goes_on!(world, view_users, bob.request(named)).users.len(), 1);
+    let named = gateway::ViewPostsRequest { post_ids: vec![post_id], unasked: true };
+    assert_eq!(goes_on!(world, view_posts, bob.request(named)).posts.len(), 1);
     goes_on!(world, view_blocks, cat.request(gateway::ViewBlocksRequest::default()));
     goes_on!(world, view_mutes, cat.request(gateway::ViewMutesRequest::default()));
     goes_on!(world, view_post, bob.request(gateway::ViewPostRequest { post_id }));

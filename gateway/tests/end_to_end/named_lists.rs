@@ -117,6 +117,7 @@ impl Fixture {
         }
         let deleted = system.join("deleted").await;
         system.follow(&viewer, &deleted).await;
+        system.block(&deleted, &viewer).await;
         let fixture = Self { system, viewer, accounts, deleted: deleted.id };
         fixture.system.publish(&deleted, "farewell").await;
         fixture.system.delete_account_only(&deleted).await;

@@ -106,7 +106,7 @@ async fn a_caller_may_only_call_its_methods() {
 
 #[tokio::test]
 async fn a_caller_acts_for_accounts_as_they_would() {
-    let (system, ann, bob, post_id) = with_posts().await;
+    let (system, ann, bob, _) = with_posts().await;
     let methods = ["Publish", "Logout", "ViewFollowers", "ViewHome", "ViewUser"];
     let mut gateway = Callers::start(&system, &methods, ACTING).gateway;
     let published = gateway.publish(acting_for(ann.id, publish())).await.unwrap().into_inner();
@@ -132,7 +132,6 @@ async fn a_caller_acts_for_accounts_as_they_would() {
     assert_eq!(seen.map(drop).map_err(|s| s.code()), as_ann.map(drop).map_err(|s| s.code()));
     let followers = gateway.view_followers(acting_for(ann.id, request())).await;
     assert_error("blocked", followers, crate::errors::BLOCKED_BY_TARGET);
-    let _ = post_id;
 }
 
 #[tokio::test]
@@ -157,8 +156,16 @@ async fn a_read_for_an_account_costs_no_more_than_its_own() {
 async fn a_viewer_that_does_not_exist_is_rejected_by_every_kind_of_call() {
     let system = without_jobs().await;
     let [ann, bob] = [system.join("ann").await, system.join("bob").await];
-    let methods =
-        ["Publish", "ViewUsers", "ViewHome", "ViewFollowers", "CountNew", "Me", "ViewPosts"];
+    let methods = [
+        "Publish",
+        "ViewUser",
+        "ViewUsers",
+        "ViewHome",
+        "ViewFollowers",
+        "CountNew",
+        "Me",
+        "ViewPosts",
+    ];
     let callers = Callers::start(&system, &methods, ACTING);
     let since_token = system.home(&bob, 0, "", "").await.since_token;
     system.delete_account_only(&bob).await;
@@ -175,6 +182,13 @@ async fn a_viewer_that_does_not_exist_is_rejected_by_every_kind_of_call() {
         assert_error("ViewFollowers", followers, VIEWER_NOT_FOUND);
         let me = gateway.me(acting_for(gone, gateway::MeRequest {})).await;
         assert_error("Me", me, VIEWER_NOT_FOUND);
+        let user = gateway::ViewUserRequest { user: by_id(ann.id) };
+        let user = gateway.view_user(acting_for(gone, user)).await;
+        assert_error("ViewUser", user, VIEWER_NOT_FOUND);
+        // The other way round, the viewer's profile does not stand for the account's.
+        let user = gateway::ViewUserRequest { user: by_id(gone) };
+        let user = gateway.view_user(acting_for(ann.id, user)).await;
+        assert_error("ViewUser", user, crate::errors::USER_NOT_FOUND);
         let posts = gateway::ViewPostsRequest { post_ids: vec![4096], unasked: false };
         let posts = gateway.view_posts(acting_for(gone, posts)).await;
         assert_error("ViewPosts", posts, VIEWER_NOT_FOUND);
@@ -241,6 +255,17 @@ async fn a_removed_caller_is_rejected_and_its_streams_end() {
     system.publish(&bob, "hello").await;
     let message = timeout(PATIENCE, idle.message()).await.unwrap().unwrap().unwrap();
     assert_eq!(message.posts.len(), 1);
+    // Its own accounts only, of which Ann's is none.
+    callers.write("search", &methods, r#", "issuers": ["sso"], "acts_for": "own""#);
+    let ended = timeout(PATIENCE, idle.message()).await.unwrap().unwrap_err();
+    assert_eq!(status::reason_of(&ended), Some(ErrorReason::CallerNotAllowed));
+    callers.write("search", &methods, ACTING);
+    eventually("it may watch again", PATIENCE, async || {
+        let request = acting_for(ann.id, gateway::WatchHomeRequest::default());
+        gateway.clone().watch_home(request).await.is_ok()
+    })
+    .await;
+    let mut idle = watch(&mut gateway).await;
     // May still call, but not watch.
     callers.write("search", &["ViewUsers"], ACTING);
     let ended = timeout(PATIENCE, idle.message()).await.unwrap().unwrap_err();

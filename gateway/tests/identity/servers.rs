@@ -56,7 +56,36 @@ pub(crate) struct Servers {
     /// The transport from the gateway to the services.
     pub(crate) peers: Peers,
     keys: NamedTempFile,
+    _callers: NamedTempFile,
     _store: Store,
+}
+
+/// Two service callers with the secret `secret`: one acts for its own accounts, one for all.
+const CALLERS: &str = r#"{"callers": [
+    {
+        "name": "own",
+        "secrets_sha256": ["2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b"],
+        "methods": ["EnsureUser", "BatchResolveExternalIds", "Publish", "ViewHome"],
+        "issuers": ["sso"],
+        "acts_for": "own"
+    },
+    {
+        "name": "any",
+        "secrets_sha256": ["2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b"],
+        "methods": ["Publish", "ViewHome"],
+        "acts_for": "anybody"
+    }
+]}"#;
+
+/// Returns a request of a service caller for an account, or for itself.
+pub(crate) fn by_caller<T>(name: &str, viewer: Option<u64>, message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    let credentials = format!("Caller {name}:secret").parse().unwrap();
+    request.metadata_mut().insert("authorization", credentials);
+    if let Some(viewer) = viewer {
+        request.metadata_mut().insert("microblog-viewer", viewer.to_string().parse().unwrap());
+    }
+    request
 }
 
 /// An account with a session.
@@ -92,7 +121,10 @@ impl Servers {
         let service = microblog_post::service(&config, delivery, Worker::ONLY).await.unwrap();
         let (post, post_peer) = start(service, &chassis, calls);
 
-        let config = microblog_gateway::Config::parse_from(["gateway", &flag]);
+        let callers = NamedTempFile::new().unwrap();
+        std::fs::write(callers.path(), CALLERS).unwrap();
+        let callers_flag = format!("--callers-file={}", callers.path().display());
+        let config = microblog_gateway::Config::parse_from(["gateway", &flag, &callers_flag]);
         let peers = Peers {
             user: user_peer,
             relation: relation_peer,
@@ -102,7 +134,9 @@ impl Servers {
         let limits = Limits::new(&config.limits);
         let service = microblog_gateway::service(&config, limits, peers.clone(), Worker::ONLY);
         let (gateway, _) = start(service, &chassis, calls);
-        let servers = Self { gateway, user, relation, post, timeline, peers, keys, _store: store };
+        let (_callers, _store) = (callers, store);
+        let servers =
+            Self { gateway, user, relation, post, timeline, peers, keys, _callers, _store };
         servers.ready().await;
         servers
     }

@@ -11,7 +11,7 @@ use microblog_testkit::eventually;
 use tokio::time::timeout;
 use tonic::Code;
 
-use crate::servers::{Calls, Member, PASSWORD, SOON, Servers};
+use crate::servers::{Calls, Member, PASSWORD, SOON, Servers, by_caller};
 
 #[tokio::test]
 async fn all_calls_succeed_with_a_server_for_each_service() {
@@ -33,6 +33,7 @@ async fn tour(servers: &Servers) {
     graph(servers, &ann, &bob).await;
     let post_id = posts(servers, &ann, &bob).await;
     timelines(servers, &ann, &bob, post_id).await;
+    service_callers(servers, &ann).await;
     end(servers, &ann, &bob, post_id).await;
 }
 
@@ -81,6 +82,31 @@ async fn graph(servers: &Servers, ann: &Member, bob: &Member) {
         viewed.into_inner().relation.unwrap().state(),
         microblog_proto::relation::RelationState::Mutual
     );
+}
+
+async fn service_callers(servers: &Servers, ann: &Member) {
+    let mut gateway = servers.gateway();
+    let ensure = gateway::EnsureUserRequest {
+        issuer: "sso".to_owned(),
+        external_id: "1".to_owned(),
+        name: "carl".to_owned(),
+        display_name: String::new(),
+    };
+    let carl = gateway.ensure_user(by_caller("own", None, ensure)).await.unwrap().into_inner();
+    let carl = carl.user.unwrap().id;
+    let (issuer, external_ids) = ("sso".to_owned(), vec!["1".to_owned()]);
+    let resolve = gateway::BatchResolveExternalIdsRequest { issuer, external_ids };
+    let resolve = by_caller("own", None, resolve);
+    let found = gateway.batch_resolve_external_ids(resolve).await.unwrap().into_inner();
+    assert_eq!(found.users[0].user_id, carl);
+    for (caller, viewer) in [("own", carl), ("any", carl), ("any", ann.id)] {
+        let (request_id, text) = (uuid::Uuid::new_v4().to_string(), "for you".to_owned());
+        let publish = gateway::PublishRequest { request_id, text };
+        let published = gateway.publish(by_caller(caller, Some(viewer), publish)).await.unwrap();
+        assert_eq!(published.into_inner().post.unwrap().author_id, viewer);
+        let home = by_caller(caller, Some(viewer), gateway::ViewHomeRequest::default());
+        assert!(!gateway.view_home(home).await.unwrap().into_inner().posts.is_empty());
+    }
 }
 
 /// The accounts follow each other. Bob's lists are public.

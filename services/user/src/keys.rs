@@ -16,7 +16,10 @@
 //! | `user:{h}:name:<name>` | string | claim on a name in lower case: the id; after a deletion, the negated id, which expires |
 //! | `user:{h}:email:<address>` | string | claim on an address in lower case: the id |
 //! | `user:{h}:external:<issuer> <id>` | string | claim on an external id: the account's id |
-//! | `user:{h}:attempts:<login>` | hash | failed log-ins of an account by its e-mail address, or of an unknown name or address; TTL 1 hour, or 24 hours once throttled |
+//! | `user:{h}:attempts:<login>` | hash | failed log-ins of an account by its address, or of an unknown name or address; TTL 1 hour, or 24 hours once throttled |
+//!
+//! In a profile, and in the database, the field `email` has the account's address: its e-mail address, or
+//! issuer, space and id of an external id.
 //!
 //! `p` is the partition of the id, `h` that of the text.
 

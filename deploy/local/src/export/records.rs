@@ -13,6 +13,9 @@ pub(super) struct Account {
     avatar_url: String,
     location: String,
     email: String,
+    /// In place of an e-mail address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    external_id: Option<ExternalId>,
     created_at: Option<String>,
 }
 
@@ -36,6 +39,13 @@ pub(super) struct Post {
     reposts: u64,
     #[serde(flatten)]
     repeats: Option<Repeats>,
+}
+
+/// An id in another system.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct ExternalId {
+    issuer: String,
+    id: String,
 }
 
 /// References of a repost.
@@ -69,6 +79,9 @@ impl Account {
             avatar_url: user.avatar_url,
             location: user.location,
             email: account.email,
+            external_id: account
+                .external
+                .map(|external| ExternalId { issuer: external.issuer, id: external.external_id }),
             created_at: user.created_at.as_ref().map(ToString::to_string),
         })
     }

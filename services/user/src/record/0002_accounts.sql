@@ -6,7 +6,6 @@ CREATE TABLE accounts (
     partition BIGINT NOT NULL,
     -- The public part, as it is stored in Redis.
     card TEXT NOT NULL,
-    -- The e-mail address; or issuer, space and id of an external id.
     email TEXT NOT NULL,
     -- The hash, in PHC form.
     password TEXT NOT NULL,

@@ -81,7 +81,7 @@ impl Rpc {
         self.explained(method, request, call).await
     }
 
-    /// Answers a call that works without a viewer, too, and tells service callers more.
+    /// Answers a call that works without a viewer, too, and returns more to service callers.
     async fn explained<'a, Q, A, F>(
         &'a self,
         method: &'static str,

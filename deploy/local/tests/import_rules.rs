@@ -42,7 +42,7 @@ fn allowed(directory: &str, all: &BTreeSet<&str>) -> Option<BTreeSet<String>> {
         "services/shared/keyspace" => these(&[DOMAIN, FILES, CHASSIS]),
         "services/shared/record" => these(&[PROTO, DOMAIN, CHASSIS, KEYSPACE]),
         "services/shared/chassis" => these(&[PROTO, DOMAIN, FILES]),
-        "gateway" => these(&[PROTO, DOMAIN, CHASSIS]),
+        "gateway" => these(&[PROTO, DOMAIN, FILES, CHASSIS]),
         "deploy/load" => these(&all.iter().copied().collect::<Vec<_>>()),
         "deploy/local" => {
             Some(all.iter().filter(|&&name| name != TESTKIT).map(|&name| name.to_owned()).collect())

@@ -10,7 +10,7 @@
 //! suppressed repost, so none shows twice after deletions either.
 //!
 //! A failure prints its seed. With `MICROBLOG_MODEL_SEED`, the tasks make the same choices; their
-//! interleaving still differs. `MICROBLOG_MODEL_STEPS` makes runs longer.
+//! interleaving still differs. `MICROBLOG_MODEL_STEPS` makes more and longer runs.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
@@ -51,8 +51,12 @@ const USERS: usize = 50;
 /// The number of concurrent tasks.
 const TASKS: usize = 10;
 
-/// The steps of a run, over all tasks.
+/// The steps, over all tasks.
 const STEPS: usize = 2_000;
+
+/// The most steps of a run; more are several runs, each with a system and a seed of its own. Each check
+/// reads the history of its run.
+const RUN_STEPS_MAX: usize = 10_000;
 
 /// The phases of a run; all timelines are compared after each.
 const PHASES: [Phase; 5] =
@@ -195,8 +199,17 @@ async fn run(
 }
 
 async fn every_answer_is_allowed(topology: Topology, mode: &str) {
+    let mut left = testkit::model_steps(STEPS);
+    while left > 0 {
+        let steps = left.min(RUN_STEPS_MAX);
+        every_answer_of_a_run_is_allowed(topology, mode, steps).await;
+        left -= steps;
+    }
+}
+
+/// Starts a system, and runs it with so many steps.
+async fn every_answer_of_a_run_is_allowed(topology: Topology, mode: &str, steps: usize) {
     let seed = rng::seed();
-    let steps = testkit::model_steps(STEPS);
     let flags = ["--mode", mode, "--pull-threshold", THRESHOLD];
     let system = System::start_with(topology, &flags).await;
     let case = Arc::new(Case::new(&system, mode == "pull"));

@@ -74,7 +74,7 @@ impl Drop for CallerCall<'_> {
     fn drop(&mut self) {
         let Self { metrics, caller, acts_for, method, code } = self;
         metrics.count(caller, *code);
-        if !is_read(method) {
+        if is_read(method) != Some(true) {
             let viewer = acts_for.map(UserId::get);
             tracing::info!(target: TARGET, caller, viewer, method, ?code, "call of a service caller");
         }

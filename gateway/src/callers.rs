@@ -5,20 +5,16 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, io,
-    io::Read as _,
     path::PathBuf,
     str::FromStr,
-    sync::{Arc, LazyLock},
+    sync::Arc,
     time::Duration,
 };
 
 use microblog_chassis::status;
 use microblog_domain::UserId;
-use microblog_files::{HotReload, Loader};
+use microblog_files::{HotReload, TextFile, TextFileError};
 use microblog_proto::{common::ErrorReason, gateway::gateway_service_server};
-use prost::Message as _;
-use prost_types::{FileDescriptorSet, method_options::IdempotencyLevel};
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use tonic::{Code, Status};
@@ -44,10 +40,7 @@ const ISSUER_BYTES_MAX: usize = 200;
 /// An unreadable or invalid file keeps the previous ones, with a warning in the log. A changed file
 /// resets the rate limits.
 #[derive(Clone)]
-pub struct Callers(Arc<HotReload<Source>>);
-
-/// The file.
-struct Source(PathBuf);
+pub struct Callers(Arc<HotReload<TextFile<CallerSet>>>);
 
 /// A service caller.
 pub(crate) struct Caller {
@@ -122,31 +115,11 @@ struct Entry {
     calls_per_minute: u32,
 }
 
-/// The file that is unusable, for the log. clap names it itself.
-#[derive(Debug, thiserror::Error)]
-#[error("{} cannot be used", file.display())]
-struct Unusable {
-    file: PathBuf,
-    #[source]
-    problem: CallersFileError,
-}
-
-/// Why the callers of a file are unusable.
-#[derive(Debug, thiserror::Error)]
-pub enum CallersFileError {
-    // Includes its cause: clap shows only this line for an invalid flag.
-    /// The file cannot be read.
-    #[error("cannot read the file: {0}")]
-    Unreadable(io::Error),
-    /// The content is invalid. Names the caller or the line, without secrets.
-    #[error("{0}")]
-    Invalid(String),
-}
-
 impl Callers {
     /// Reads the callers of a file.
-    pub fn open(path: impl Into<PathBuf>) -> Result<Self, CallersFileError> {
-        let callers = HotReload::new("service callers", Source(path.into()));
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, TextFileError> {
+        let file = TextFile { path: path.into(), bytes_max: BYTES_MAX, parse };
+        let callers = HotReload::new("service callers", file);
         let callers = callers.map_err(|unusable| unusable.problem)?;
         Ok(Self(Arc::new(callers.check_every(RELOAD_INTERVAL))))
     }
@@ -243,65 +216,16 @@ pub(crate) fn caller_invalid() -> Status {
     status::unauthenticated(ErrorReason::CallerInvalid, text)
 }
 
-/// Returns whether a method of the gateway only reads, by its option `idempotency_level`.
-pub(crate) fn is_read(method: &str) -> bool {
-    METHODS.get(method).is_some_and(|is_read| *is_read)
-}
-
-/// The methods of the gateway, and whether each only reads.
-static METHODS: LazyLock<BTreeMap<String, bool>> = LazyLock::new(|| {
-    // Generated descriptors decode; if not, no method may be listed.
-    let files = FileDescriptorSet::decode(microblog_proto::DESCRIPTORS).unwrap_or_default();
-    let services = files.file.into_iter().flat_map(|file| {
-        let package = file.package.unwrap_or_default();
-        file.service
-            .into_iter()
-            .map(move |service| (format!("{package}.{}", service.name()), service))
-    });
-    let ours = services.filter(|(name, _)| name == gateway_service_server::SERVICE_NAME);
-    let methods = ours.flat_map(|(_, service)| service.method);
-    let is_read = |level: Option<IdempotencyLevel>| level == Some(IdempotencyLevel::NoSideEffects);
-    methods
-        .map(|method| {
-            let level = method.options.as_ref().map(|options| options.idempotency_level());
-            (method.name().to_owned(), is_read(level))
-        })
-        .collect()
-});
-
-impl Loader for Source {
-    type Snapshot = String;
-    type Value = CallerSet;
-    type Error = Unusable;
-
-    fn read(&self) -> Result<String, Unusable> {
-        let read = || {
-            let mut text = String::new();
-            let size = fs::File::open(&self.0)?.take(BYTES_MAX + 1).read_to_string(&mut text)?;
-            if size as u64 > BYTES_MAX {
-                return Err(io::Error::other("larger than 1 MiB"));
-            }
-            Ok(text)
-        };
-        read().map_err(|error| self.unusable(CallersFileError::Unreadable(error)))
-    }
-
-    fn build(&self, text: &String) -> Result<Self::Value, Unusable> {
-        parse(text).map_err(|problem| self.unusable(CallersFileError::Invalid(problem)))
-    }
-}
-
-impl Source {
-    fn unusable(&self, problem: CallersFileError) -> Unusable {
-        Unusable { file: self.0.clone(), problem }
-    }
+/// Returns whether a method of the gateway only reads; `None` if it has no such method.
+pub(crate) fn is_read(method: &str) -> Option<bool> {
+    microblog_chassis::is_read(&format!("/{}/{method}", gateway_service_server::SERVICE_NAME))
 }
 
 // For clap.
 impl FromStr for Callers {
-    type Err = CallersFileError;
+    type Err = TextFileError;
 
-    fn from_str(path: &str) -> Result<Self, CallersFileError> {
+    fn from_str(path: &str) -> Result<Self, TextFileError> {
         Self::open(path)
     }
 }
@@ -345,7 +269,7 @@ impl Entry {
                 "a caller's name must be 1 to {NAME_BYTES_MAX} of A-Z, a-z, 0-9, '-', '_' and '.'"
             ));
         }
-        if let Some(unknown) = methods.iter().find(|method| !METHODS.contains_key(*method)) {
+        if let Some(unknown) = methods.iter().find(|method| is_read(method).is_none()) {
             return Err(format!("caller {name}: the gateway has no method {unknown}"));
         }
         let hash = |text: &String| {
@@ -520,7 +444,7 @@ mod tests {
 
     #[test]
     fn reads_are_known() {
-        assert!(is_read("ViewHome") && is_read("ViewPosts"));
-        assert!(!is_read("Publish") && !is_read("Login") && !is_read("Invented"));
+        assert_eq!(["ViewHome", "ViewPosts"].map(is_read), [Some(true); 2]);
+        assert_eq!(["Publish", "Login", "Invented"].map(is_read), [Some(false), Some(false), None]);
     }
 }

@@ -63,8 +63,8 @@ impl Principal {
     }
 
     /// Returns the credentials of a call that requires a viewer.
-    pub(crate) fn required(&self) -> Result<Credentials, Status> {
-        self.credentials.clone().ok_or_else(|| {
+    pub(crate) fn required(self) -> Result<Credentials, Status> {
+        self.credentials.ok_or_else(|| {
             let text = match self.caller {
                 None => "needs a session token: send metadata `authorization: Bearer <token>`",
                 Some(_) => "needs a viewer: send metadata `microblog-viewer: <account id>`",
@@ -84,9 +84,9 @@ impl Principal {
 
 impl Credentials {
     /// Returns the session token, or CALLER_NOT_ALLOWED for a service caller, which has no session.
-    pub(crate) fn into_token(self) -> Result<Token, Status> {
+    pub(crate) fn into_token(self) -> Result<String, Status> {
         match self {
-            Self::Session(token) => Ok(token),
+            Self::Session(Token(token)) => Ok(token),
             Self::Caller(_) => Err(not_allowed("a service caller has no session")),
         }
     }

@@ -63,7 +63,7 @@ use microblog_chassis::{self as chassis, ServiceListener, Worker};
 use microblog_proto::gateway::gateway_service_server;
 use tonic::service::Routes;
 
-pub use callers::{Callers, CallersFileError};
+pub use callers::Callers;
 pub use config::Config;
 pub use limits::Limits;
 pub use state::{Error, Peers};

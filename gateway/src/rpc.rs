@@ -59,11 +59,10 @@ impl Rpc {
     where
         F: Future<Output = Result<A, Status>>,
     {
-        let principal = self.identified(Principal::of, &request)?;
-        let (caller, acts_for) = (principal.caller.clone(), principal.acts_for());
-        let answer =
-            async { call(&self.gateway, principal.required()?, request.into_inner()).await };
-        self.authorized(caller, acts_for, method, answer).await
+        let call = |gateway, principal: Principal, message| async move {
+            call(gateway, principal.required()?, message).await
+        };
+        self.explained(method, request, call).await
     }
 
     /// Answers a call that works without a viewer, too.

@@ -72,8 +72,7 @@ pub(crate) async fn logout(
     credentials: Credentials,
     _request: gateway::LogoutRequest,
 ) -> Result<gateway::LogoutResponse, Status> {
-    let token = credentials.into_token()?.as_str().to_owned();
-    let request = user::LogoutRequest { token };
+    let request = user::LogoutRequest { token: credentials.into_token()? };
     errors::reply(gateway.peers.user().logout(request).await, &[])?;
     Ok(gateway::LogoutResponse {})
 }

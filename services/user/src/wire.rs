@@ -44,7 +44,7 @@ pub(crate) fn import_users(
     request: &pb::ImportUsersRequest,
 ) -> Result<(Vec<ImportEntry>, Option<Password>), Error> {
     let names = &request.names;
-    at_most(IMPORT_MAX, names)?;
+    at_most("names", IMPORT_MAX, names)?;
     let mut seen = HashSet::with_capacity(names.len());
     let mut entries = Vec::with_capacity(names.len());
     for (i, name) in names.iter().enumerate() {
@@ -68,7 +68,7 @@ pub(crate) fn import_users(
 
 /// Decodes names mentioned in a text. The text is not validated, so invalid names are skipped.
 pub(crate) fn possible_names(names: &[String]) -> Result<Vec<Name>, Error> {
-    at_most(BATCH_MAX, names)?;
+    at_most("names", BATCH_MAX, names)?;
     Ok(names.iter().filter_map(|name| Name::parse("names", name).ok()).collect())
 }
 
@@ -125,10 +125,7 @@ pub(crate) fn external_ids(
     request: &pb::BatchResolveExternalIdsRequest,
 ) -> Result<Vec<ExternalId>, Error> {
     let pb::BatchResolveExternalIdsRequest { issuer, external_ids } = request;
-    if external_ids.len() > BATCH_MAX {
-        let problem = format!("must have at most {BATCH_MAX} items, has {}", external_ids.len());
-        return Err(Invalid::new("external_ids", problem).into());
-    }
+    at_most("external_ids", BATCH_MAX, external_ids)?;
     let (mut seen, mut ids) = (HashSet::with_capacity(external_ids.len()), Vec::new());
     for (i, id) in external_ids.iter().enumerate() {
         let field = format!("external_ids[{i}]");
@@ -227,10 +224,10 @@ pub(crate) fn report(report: Report) -> pb::VerifyResponse {
     }
 }
 
-fn at_most(max: usize, names: &[String]) -> Result<(), Invalid> {
-    if names.len() > max {
-        let problem = format!("must have at most {max} items, has {}", names.len());
-        return Err(Invalid::new("names", problem));
+fn at_most(field: &str, max: usize, items: &[String]) -> Result<(), Invalid> {
+    if items.len() > max {
+        let problem = format!("must have at most {max} items, has {}", items.len());
+        return Err(Invalid::new(field, problem));
     }
     Ok(())
 }

@@ -11,10 +11,7 @@ use microblog_proto::common::ErrorReason;
 use tonic::{Request, Status, metadata::MetadataValue, service::Interceptor};
 
 use self::signed_token::VerifyError;
-pub use self::{
-    key_file::{KeyFile, KeyFileError},
-    signed_token::Identity,
-};
+pub use self::{key_file::KeyFile, signed_token::Identity};
 use crate::status;
 
 /// Metadata key of the signed identity.

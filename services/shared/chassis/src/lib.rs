@@ -48,6 +48,7 @@ pub use call::{CallAuthorizer, context, message, mutate};
 pub use client::{AddressError, Peer, Resolve};
 pub use config::{Config, LogFormat};
 pub use jobs::{PeriodicJob, run_on_dedicated_thread, run_periodically};
+pub use methods::is_read;
 pub use microblog_files::TlsError;
 pub use server::{ServeError, connection::Connection, process::run, serve};
 pub use service::{Handler, Probe, Service, ServiceListener, Worker};

@@ -90,6 +90,11 @@ pub(crate) fn find(path: &str) -> &'static Method {
     METHODS.get(path).unwrap_or_else(|| &UNKNOWN)
 }
 
+/// Returns whether the method with a path only reads; `None` if the proto does not declare it.
+pub fn is_read(path: &str) -> Option<bool> {
+    METHODS.get(path).map(|method| method.idempotency == Idempotency::NoSideEffects)
+}
+
 /// Returns whether a service is behind the gateway.
 pub(crate) fn is_internal(service: &str) -> bool {
     METHODS.values().any(|method| method.requires_identity && method.service() == service)

@@ -1,15 +1,13 @@
 //! The key file, reloaded when its content changes.
 
 use std::{
-    fs, io,
-    io::Read as _,
     path::PathBuf,
     str::FromStr,
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use microblog_files::{HotReload, Loader};
+use microblog_files::{HotReload, TextFile, TextFileError};
 
 use super::{
     keys::Keys,
@@ -26,36 +24,14 @@ const BYTES_MAX: u64 = 64 * 1024;
 /// The first use after ten seconds checks the file. Changed keys replace the previous ones. An
 /// unreadable or invalid file keeps them, with a warning in the log.
 #[derive(Clone)]
-pub struct KeyFile(Arc<HotReload<Source>>);
-
-/// The file.
-struct Source(PathBuf);
-
-/// The file that is unusable, for the log. clap names it itself.
-#[derive(Debug, thiserror::Error)]
-#[error("{} cannot be used", file.display())]
-struct Unusable {
-    file: PathBuf,
-    #[source]
-    problem: KeyFileError,
-}
-
-/// Why the keys of a file are unusable.
-#[derive(Debug, thiserror::Error)]
-pub enum KeyFileError {
-    // Includes its cause: clap shows only this line for an invalid flag.
-    /// The file cannot be read.
-    #[error("cannot read the file: {0}")]
-    Unreadable(io::Error),
-    /// The content is invalid. Names the line, without its content.
-    #[error("{0}")]
-    Invalid(String),
-}
+pub struct KeyFile(Arc<HotReload<TextFile<Keys>>>);
 
 impl KeyFile {
     /// Reads the keys of a file.
-    pub fn open(path: impl Into<PathBuf>) -> Result<Self, KeyFileError> {
-        let keys = HotReload::new("identity keys", Source(path.into()));
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, TextFileError> {
+        let parse = |text: &str| Keys::parse(text).map_err(|problem| problem.to_string());
+        let file = TextFile { path: path.into(), bytes_max: BYTES_MAX, parse };
+        let keys = HotReload::new("identity keys", file);
         let keys = keys.map_err(|unusable| unusable.problem)?;
         Ok(Self(Arc::new(keys.check_every(CHECK_INTERVAL))))
     }
@@ -71,40 +47,11 @@ impl KeyFile {
     }
 }
 
-impl Loader for Source {
-    type Snapshot = String;
-    type Value = Keys;
-    type Error = Unusable;
-
-    fn read(&self) -> Result<String, Unusable> {
-        let read = || {
-            let mut text = String::new();
-            let size = fs::File::open(&self.0)?.take(BYTES_MAX + 1).read_to_string(&mut text)?;
-            if size as u64 > BYTES_MAX {
-                return Err(io::Error::other("larger than the limit for key files"));
-            }
-            Ok(text)
-        };
-        read().map_err(|error| self.unusable(KeyFileError::Unreadable(error)))
-    }
-
-    fn build(&self, text: &String) -> Result<Keys, Unusable> {
-        let invalid = |problem| self.unusable(KeyFileError::Invalid(format!("{problem}")));
-        Keys::parse(text).map_err(invalid)
-    }
-}
-
-impl Source {
-    fn unusable(&self, problem: KeyFileError) -> Unusable {
-        Unusable { file: self.0.clone(), problem }
-    }
-}
-
 // For clap.
 impl FromStr for KeyFile {
-    type Err = KeyFileError;
+    type Err = TextFileError;
 
-    fn from_str(path: &str) -> Result<Self, KeyFileError> {
+    fn from_str(path: &str) -> Result<Self, TextFileError> {
         Self::open(path)
     }
 }
@@ -116,7 +63,7 @@ fn now() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::error::Error as _;
+    use std::{error::Error as _, fs};
 
     use super::*;
 

@@ -14,7 +14,10 @@ use std::{
 use microblog_chassis::status;
 use microblog_domain::UserId;
 use microblog_files::{HotReload, TextFile, TextFileError};
-use microblog_proto::{common::ErrorReason, gateway::gateway_service_server};
+use microblog_proto::{
+    common::ErrorReason,
+    gateway::{change_service_server, gateway_service_server},
+};
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use tonic::{Code, Status};
@@ -49,6 +52,7 @@ pub(crate) struct Caller {
     methods: BTreeSet<String>,
     issuers: BTreeSet<String>,
     acts_for: ActsFor,
+    has_private_changes: bool,
     limit: Limit<()>,
 }
 
@@ -110,6 +114,8 @@ struct Entry {
     issuers: BTreeSet<String>,
     #[serde(default)]
     acts_for: ActsFor,
+    #[serde(default)]
+    private_changes: bool,
     /// 0: no limit.
     #[serde(default)]
     calls_per_minute: u32,
@@ -149,12 +155,12 @@ impl Callers {
         &self,
         caller: &AuthenticatedCaller,
         method: &str,
-        viewer: UserId,
+        viewer: Option<UserId>,
     ) -> Result<AuthenticatedCaller, Status> {
         let current = self.0.current().by_name.get(caller.name()).cloned();
         let current = current.filter(|current| current.proofs.contains(&caller.proof));
         let current = current.ok_or_else(caller_invalid)?;
-        current.check(method, Some(viewer))?;
+        current.check(method, viewer)?;
         Ok(AuthenticatedCaller { caller: current, proof: caller.proof.clone() })
     }
 }
@@ -187,6 +193,11 @@ impl AuthenticatedCaller {
         self.caller.issuers.contains(issuer)
     }
 
+    /// Returns whether the caller may see blocks and mutes in the change feed.
+    pub(crate) fn may_see_private_changes(&self) -> bool {
+        self.caller.has_private_changes
+    }
+
     /// Returns whether the caller may only act for accounts with an external id of its issuers.
     pub(crate) fn acts_for_own(&self) -> bool {
         self.caller.acts_for == ActsFor::Own
@@ -216,9 +227,16 @@ pub(crate) fn caller_invalid() -> Status {
     status::unauthenticated(ErrorReason::CallerInvalid, text)
 }
 
-/// Returns whether a method of the gateway only reads; `None` if it has no such method.
+/// Returns whether a method of the gateway only reads; `None` if it has no such method. One of the
+/// change feed has its service before it: `ChangeService.Watch`.
 pub(crate) fn is_read(method: &str) -> Option<bool> {
-    microblog_chassis::is_read(&format!("/{}/{method}", gateway_service_server::SERVICE_NAME))
+    let path = match method.split_once('.') {
+        Some(("ChangeService", method)) => {
+            format!("/{}/{method}", change_service_server::SERVICE_NAME)
+        }
+        _ => format!("/{}/{method}", gateway_service_server::SERVICE_NAME),
+    };
+    microblog_chassis::is_read(&path)
 }
 
 // For clap.
@@ -297,9 +315,16 @@ impl Entry {
         if self.acts_for == ActsFor::Own && self.issuers.is_empty() {
             return Err(format!("caller {name} acts for its own accounts, and needs issuers"));
         }
-        let (issuers, acts_for, minute) = (self.issuers, self.acts_for, Duration::from_secs(60));
-        let limit = Limit::new("calls of this service caller", self.calls_per_minute, minute);
-        Ok(Caller { name, proofs, methods, issuers, acts_for, limit })
+        let minute = Duration::from_secs(60);
+        Ok(Caller {
+            name,
+            proofs,
+            methods,
+            issuers: self.issuers,
+            acts_for: self.acts_for,
+            has_private_changes: self.private_changes,
+            limit: Limit::new("calls of this service caller", self.calls_per_minute, minute),
+        })
     }
 }
 
@@ -361,7 +386,7 @@ mod tests {
         assert!(of(&["other.test"]).is_none() && of(&[]).is_none());
         let caller = of(&["search.test"]).unwrap();
         let viewer = UserId::new(7).unwrap();
-        let current = callers.current(&caller, "ViewUsers", viewer).map(drop);
+        let current = callers.current(&caller, "ViewUsers", Some(viewer)).map(drop);
         assert_eq!(reason(current), Some(ErrorReason::CallerNotAllowed));
     }
 
@@ -376,7 +401,7 @@ mod tests {
             assert_eq!(reason(caller.authorize("ViewUsers", None)), None);
             assert_eq!(reason(caller.authorize("ViewUsers", viewer)), acting);
             assert_eq!(reason(caller.authorize("Publish", None)), not_allowed);
-            let current = callers.current(&caller, "ViewUsers", viewer.unwrap());
+            let current = callers.current(&caller, "ViewUsers", viewer);
             assert_eq!(reason(current.map(drop)), acting);
         }
     }

@@ -95,7 +95,7 @@ impl Credentials {
     /// call; a session as it is.
     pub(crate) fn current(&self, callers: Option<&Callers>, method: &str) -> Result<Self, Status> {
         let Self::Caller(ActingCaller { caller, viewer }) = self else { return Ok(self.clone()) };
-        let caller = callers.ok_or_else(caller_invalid)?.current(caller, method, *viewer)?;
+        let caller = callers.ok_or_else(caller_invalid)?.current(caller, method, Some(*viewer))?;
         Ok(Self::Caller(ActingCaller { caller, viewer: *viewer }))
     }
 

@@ -61,7 +61,6 @@ use std::time::Duration;
 use futures::{FutureExt as _, future};
 use microblog_chassis::{self as chassis, ServiceListener, Worker};
 use microblog_proto::gateway::gateway_service_server;
-use tonic::service::Routes;
 
 pub use callers::Callers;
 pub use config::Config;
@@ -95,10 +94,9 @@ pub fn service(config: &Config, limits: Limits, peers: Peers, worker: Worker) ->
     let sessions = RecentSessions::default();
     let callers = config.callers_file.clone();
     let gateway = Gateway { peers, limits, sessions, callers, session_check };
-    let server = Rpc::into_server(gateway, config.chassis.max_message_bytes);
     chassis::Service {
         name: gateway_service_server::SERVICE_NAME,
-        routes: Routes::new(server),
+        routes: Rpc::into_routes(gateway, config.chassis.max_message_bytes),
         handler: None,
         ready: std::sync::Arc::new(|| future::ready(true).boxed()),
         background: eviction.into_iter().chain(deletion).collect(),

@@ -41,6 +41,9 @@ pub use self::{
 };
 pub(crate) use self::{limit::Limit, watches::WatchPermit};
 
+/// The most streams of the change feed that a service caller has open.
+const CHANGE_STREAMS_MAX: u32 = 8;
+
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 /// The period of the job that evicts idle keys.
@@ -56,7 +59,8 @@ struct Shared {
     logins: Limit<ClientKey>,
     registrations: PerAddress,
     availability: PerAddress,
-    watches: Arc<Watches>,
+    watches: Arc<Watches<UserId>>,
+    change_streams: Arc<Watches<String>>,
     proxies: TrustedProxies,
     /// Whether the warning about an untrusted proxy was logged already.
     warned: AtomicBool,
@@ -114,7 +118,8 @@ impl Limits {
                     MINUTE,
                 ),
             },
-            watches: Watches::new(config.max_watches_per_viewer),
+            watches: Watches::new("watches", config.max_watches_per_viewer),
+            change_streams: Watches::new("change streams", CHANGE_STREAMS_MAX),
             proxies: config.trusted_proxies.clone(),
             warned: AtomicBool::new(false),
         }))
@@ -142,8 +147,16 @@ impl Limits {
 
     /// Counts an open stream of a viewer until the permit is dropped, or rejects it with
     /// WATCH_LIMIT.
-    pub(crate) fn acquire_watch(&self, viewer: UserId) -> Result<WatchPermit, Status> {
+    pub(crate) fn acquire_watch(&self, viewer: UserId) -> Result<WatchPermit<UserId>, Status> {
         self.0.watches.acquire(viewer)
+    }
+
+    /// Counts an open stream of the change feed likewise, by the name of the service caller.
+    pub(crate) fn acquire_change_stream(
+        &self,
+        caller: &str,
+    ) -> Result<WatchPermit<String>, Status> {
+        self.0.change_streams.acquire(caller.to_owned())
     }
 
     /// Registers the metrics of the limits, and returns the periodic job that evicts idle keys;
@@ -197,9 +210,9 @@ impl Limits {
 }
 
 impl Shared {
-    fn all(&self) -> [&dyn Maintain; 11] {
+    fn all(&self) -> [&dyn Maintain; 12] {
         let Viewers { follows, likes, posts, comments, passwords } = &self.viewers;
-        let Self { logins, registrations, availability, watches, .. } = self;
+        let Self { logins, registrations, availability, watches, change_streams, .. } = self;
         [
             follows,
             likes,
@@ -212,6 +225,7 @@ impl Shared {
             &availability.each,
             &availability.total,
             &**watches,
+            &**change_streams,
         ]
     }
 

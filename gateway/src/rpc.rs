@@ -1,12 +1,15 @@
 //! The gRPC interface: decodes each request, calls its view or action, and encodes the response.
 //! The function of a call documents what it does, and which calls of services it costs.
 
+use std::sync::Arc;
+
 use microblog_domain::UserId;
 use microblog_proto::gateway::{
     self as pb,
+    change_service_server::{ChangeService, ChangeServiceServer},
     gateway_service_server::{GatewayService, GatewayServiceServer},
 };
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, service::Routes};
 
 use crate::{
     actions::{accounts, external_accounts, posts, relations},
@@ -14,25 +17,27 @@ use crate::{
     callers::{AuthenticatedCaller, Callers, not_allowed},
     credentials::{Credentials, Principal},
     state::Gateway,
-    views::{account_list, post, posts as viewed_posts, timeline, user, users, watch_home},
+    views::{
+        account_list, changes, post, posts as viewed_posts, timeline, user, users, watch_home,
+    },
 };
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// The gRPC service.
+/// The gRPC services.
 pub(crate) struct Rpc {
     gateway: Gateway,
     metrics: CallerMetrics,
 }
 
 impl Rpc {
-    /// Returns the gRPC service, which rejects requests larger than `max_message_bytes`.
-    pub(crate) fn into_server(
-        gateway: Gateway,
-        max_message_bytes: usize,
-    ) -> GatewayServiceServer<Self> {
-        let rpc = Self { gateway, metrics: CallerMetrics::register() };
-        GatewayServiceServer::new(rpc).max_decoding_message_size(max_message_bytes)
+    /// Returns the gRPC services, which reject requests larger than `max_message_bytes`.
+    pub(crate) fn into_routes(gateway: Gateway, max_message_bytes: usize) -> Routes {
+        let rpc = Arc::new(Self { gateway, metrics: CallerMetrics::register() });
+        let changes = ChangeServiceServer::from_arc(rpc.clone());
+        let gateway = GatewayServiceServer::from_arc(rpc);
+        Routes::new(gateway.max_decoding_message_size(max_message_bytes))
+            .add_service(changes.max_decoding_message_size(max_message_bytes))
     }
 
     /// Answers a call without a viewer, which checks the limits of the client's address.
@@ -244,5 +249,22 @@ methods! {
     }
     public timeline {
         view_user_timeline(ViewUserTimelineRequest) -> ViewUserTimelineResponse;
+    }
+}
+
+#[tonic::async_trait]
+impl ChangeService for Rpc {
+    type WatchStream = changes::Changes;
+    type SnapshotStream = changes::SnapshotPages;
+
+    async fn watch(&self, request: Request<pb::WatchRequest>) -> Answer<Self::WatchStream> {
+        self.by_service(changes::WATCH, request, changes::watch).await
+    }
+
+    async fn snapshot(
+        &self,
+        request: Request<pb::SnapshotRequest>,
+    ) -> Answer<Self::SnapshotStream> {
+        self.by_service(changes::SNAPSHOT, request, changes::snapshot).await
     }
 }

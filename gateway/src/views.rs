@@ -2,6 +2,7 @@
 //! rules for what the viewer must not see, and the presentation.
 
 pub(crate) mod account_list;
+pub(crate) mod changes;
 pub(crate) mod post;
 pub(crate) mod posts;
 pub(crate) mod timeline;

@@ -12,9 +12,10 @@ use protox::Compiler;
 
 use access::Contract;
 
-const FILES: [&str; 13] = [
+const FILES: [&str; 15] = [
     "microblog/common/v1/access.proto",
     "microblog/common/v1/call_batch.proto",
+    "microblog/common/v1/changes.proto",
     "microblog/common/v1/error.proto",
     "microblog/common/v1/restore.proto",
     "microblog/user/v1/user.proto",
@@ -23,6 +24,7 @@ const FILES: [&str; 13] = [
     "microblog/post/v1/post_service.proto",
     "microblog/timeline/v1/timeline.proto",
     "microblog/gateway/v1/accounts.proto",
+    "microblog/gateway/v1/changes.proto",
     "microblog/gateway/v1/gateway.proto",
     "microblog/gateway/v1/posts.proto",
     "microblog/gateway/v1/timelines.proto",

@@ -94,7 +94,7 @@ struct Watch {
     /// The since token of the last update that is sent completely.
     since_token: String,
     /// Counts the stream towards the viewer's limit while it is open.
-    _permit: WatchPermit,
+    _permit: WatchPermit<UserId>,
 }
 
 impl Watch {

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, join_all};
 use microblog_chassis::{PeriodicJob, run_on_dedicated_thread, run_periodically};
 use microblog_domain::Partition;
 use tokio::time::sleep;
@@ -92,16 +92,11 @@ pub(crate) fn archiving(
     let recorder = Arc::new(record::recorder(&store, &archive, config));
     let evictor = Evictor::new(store.clone(), archive.clone(), recorder.clone(), config);
     let lease = Lease::new(store.clone(), Job::Evicting);
-    let (recovering, comparing) = (recorder.clone(), recorder.clone());
-    let record = async move || recorder.run().await;
-    let recover = async move || recovering.recover_lost().await;
     let config = config.clone();
     let remove = async move || remove_tombstones(&store, &archive, &config).await;
     run_on_dedicated_thread("archiving", async move {
         tokio::join!(
-            run_periodically("recording", PERIOD, record),
-            run_periodically("recovering", PERIOD, recover),
-            comparing.compare_after_connecting(),
+            join_all(recorder.jobs()),
             run_periodically("removing tombstones", TOMBSTONES_PERIOD, remove),
             evict_all(evictor, lease),
         );

@@ -12,6 +12,7 @@
 
 mod archive;
 mod background;
+mod changes;
 mod config;
 mod delivery;
 mod entities;

@@ -15,18 +15,24 @@ use std::{
     pin::pin,
 };
 
-use futures::{Stream, StreamExt as _, TryStreamExt as _, future, stream};
+use futures::{
+    FutureExt as _, Stream, StreamExt as _, TryStreamExt as _,
+    future::{self, BoxFuture},
+    stream,
+};
 use microblog_domain::{CommentId, Partition, PostId, UserId};
 use microblog_keyspace::{self as keyspace, Entry, Order, Page, Recovery};
+use microblog_proto::common::{self as pb, ChangeKind};
 use microblog_record::{
-    Damaged, Database, Migration, POSITIONS, RecordError, Recorder, Replace, Tables, Work,
-    WriteTransaction,
+    Damaged, Database, Error as DatabaseError, ExistingPage, Migration, POSITIONS, RecordError,
+    Recorder, Replace, RowKey, Tables, Work, WriteTransaction, change_feed,
 };
 
 pub(crate) use tombstones::remove_tombstones;
 
 use crate::{
     archive::{Archive, Config, RECORD},
+    changes,
     journal::{JournalEntry, Reaction, ReactionList},
     keys,
     metrics::Metrics,
@@ -64,6 +70,7 @@ impl Tables for PostTables {
         POSITIONS,
         (2, "posts", include_str!("record/0002_posts.sql")),
         (3, "backups", include_str!("record/0003_backups.sql")),
+        change_feed(4),
     ];
 
     const READS_SUBJECTS: bool = true;
@@ -76,6 +83,21 @@ impl Tables for PostTables {
 
     fn parse(entry: &str) -> Option<JournalEntry> {
         JournalEntry::parse(entry)
+    }
+
+    const CHANGE_KINDS: &[ChangeKind] = &changes::KINDS;
+
+    fn change(entry: &JournalEntry) -> Option<pb::Change> {
+        changes::change(entry)
+    }
+
+    fn existing<'a>(
+        &'a self,
+        database: &'a Database,
+        kind: ChangeKind,
+        after: RowKey,
+    ) -> BoxFuture<'a, Result<ExistingPage, DatabaseError>> {
+        changes::existing(database, kind, after).boxed()
     }
 
     fn apply<'a>(

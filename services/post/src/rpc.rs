@@ -7,7 +7,7 @@ use microblog_chassis as chassis;
 use microblog_domain::{BATCH_MAX, CommentId, PageSize, PostId, Scope, UserId};
 use microblog_keyspace::{Entry, Order, Page};
 use microblog_proto::post::{self as pb, post_service_server::PostService};
-use microblog_record::{Recorder, restore};
+use microblog_record::{Recorder, restore, stream_changes};
 use tonic::{Request, Response, Status};
 
 use crate::{
@@ -79,6 +79,7 @@ impl Rpc {
 impl PostService for Rpc {
     type VerifyStream = BoxStream<'static, Result<pb::VerifyResponse, Status>>;
     type RestoreStream = BoxStream<'static, Result<pb::RestoreResponse, Status>>;
+    type StreamChangesStream = BoxStream<'static, Result<pb::StreamChangesResponse, Status>>;
 
     async fn create_post(
         &self,
@@ -400,5 +401,15 @@ impl PostService for Rpc {
         let partitions = restore(self.recorder.clone(), request.source(), request.force).await?;
         let response = |partition| pb::RestoreResponse { partition: Some(partition) };
         Ok(Response::new(partitions.map_ok(response).boxed()))
+    }
+
+    async fn stream_changes(
+        &self,
+        request: Request<pb::StreamChangesRequest>,
+    ) -> RpcResult<Self::StreamChangesStream> {
+        let query = request.into_inner().query.unwrap_or_default();
+        let pages = stream_changes(self.recorder.clone(), query).await?;
+        let response = |page| pb::StreamChangesResponse { page: Some(page) };
+        Ok(Response::new(pages.map_ok(response).boxed()))
     }
 }

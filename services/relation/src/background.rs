@@ -22,7 +22,7 @@ const CLOCKS_PERIOD: Duration = Duration::from_secs(60);
 /// Returns the background jobs. They never complete.
 pub(crate) fn jobs(
     store: &Store,
-    recorder: Option<Arc<Recorder<GraphTables>>>,
+    recorder: Option<&Arc<Recorder<GraphTables>>>,
 ) -> Vec<BoxFuture<'static, ()>> {
     let store = store.ignoring_closed();
     let (mut sweeper, marked, clocks) = (Sweeper::new(store.clone()), store.clone(), store.clone());
@@ -34,13 +34,6 @@ pub(crate) fn jobs(
         Box::pin(run_periodically("forgetting", PERIOD, forget)),
         Box::pin(run_periodically("measuring the clocks", CLOCKS_PERIOD, measure)),
     ];
-    if let Some(recorder) = recorder {
-        let (recovering, comparing) = (recorder.clone(), recorder.clone());
-        let recover = async move || recovering.recover_lost().await;
-        let record = async move || recorder.run().await;
-        jobs.push(Box::pin(run_periodically("recording", PERIOD, record)));
-        jobs.push(Box::pin(run_periodically("recovering", PERIOD, recover)));
-        jobs.push(Box::pin(async move { comparing.compare_after_connecting().await }));
-    }
+    jobs.extend(recorder.iter().flat_map(|recorder| recorder.jobs()));
     jobs
 }

@@ -7,6 +7,7 @@
 //! [forgotten](Store::forget) account cannot have edges any more.
 
 mod background;
+mod changes;
 mod config;
 mod edge_saga;
 mod error;
@@ -72,7 +73,7 @@ pub async fn service(config: &Config, worker: Worker) -> Result<Service, StartEr
     let server = RelationServiceServer::from_arc(rpc).max_decoding_message_size(max_message_bytes);
     config.durability.set_up(recorder.as_ref())?;
     let background = match worker.is_first() {
-        true => background::jobs(&store, recorder),
+        true => background::jobs(&store, recorder.as_ref()),
         false => Vec::new(),
     };
     let ready = Arc::new(move || {

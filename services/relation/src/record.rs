@@ -10,17 +10,19 @@
 
 use std::{collections::BTreeMap, pin::pin, time::SystemTime};
 
-use futures::{StreamExt as _, TryStreamExt as _, stream};
+use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _, future::BoxFuture, stream};
 use microblog_domain::{Partition, Stamp, UserId};
 use microblog_keyspace::{Journals, Recovery};
+use microblog_proto::common::{self as pb, ChangeKind};
 use microblog_record::{
-    Damaged, Database, Error as DatabaseError, Migration, POSITIONS, RecordError, Recorder,
-    Replace, Tables, Work, WriteTransaction,
+    Damaged, Database, Error as DatabaseError, ExistingPage, Migration, POSITIONS, RecordError,
+    Recorder, Replace, RowKey, Tables, Work, WriteTransaction, change_feed,
     sql::{ROWS_MAX, check_partition, number, read, read_id, read_partition, rows, statement},
 };
 use sqlx::{Row as _, any::AnyRow};
 
 use crate::{
+    changes,
     edge_saga::EdgeSaga,
     error::Error,
     graph::{Change, Edge, List},
@@ -55,7 +57,7 @@ pub fn recorder(store: Store, database: Database) -> Recorder<GraphTables> {
 
 impl Tables for GraphTables {
     const MIGRATIONS: &[Migration] =
-        &[POSITIONS, (2, "edges", include_str!("record/0002_edges.sql"))];
+        &[POSITIONS, (2, "edges", include_str!("record/0002_edges.sql")), change_feed(3)];
 
     const READS_SUBJECTS: bool = false;
 
@@ -67,6 +69,21 @@ impl Tables for GraphTables {
 
     fn parse(entry: &str) -> Option<JournalEntry> {
         JournalEntry::parse(entry)
+    }
+
+    const CHANGE_KINDS: &[ChangeKind] = &changes::KINDS;
+
+    fn change(entry: &JournalEntry) -> Option<pb::Change> {
+        changes::change(entry)
+    }
+
+    fn existing<'a>(
+        &'a self,
+        database: &'a Database,
+        kind: ChangeKind,
+        after: RowKey,
+    ) -> BoxFuture<'a, Result<ExistingPage, DatabaseError>> {
+        changes::existing(database, kind, after).boxed()
     }
 
     fn apply<'a>(

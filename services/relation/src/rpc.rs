@@ -5,7 +5,7 @@ use std::{future::Future, sync::Arc};
 use futures::{StreamExt as _, TryStreamExt as _, stream::BoxStream};
 use microblog_chassis as chassis;
 use microblog_proto::relation::{self as pb, relation_service_server::RelationService};
-use microblog_record::{Recorder, restore};
+use microblog_record::{Recorder, restore, stream_changes};
 use tonic::{Request, Response, Status};
 
 use crate::{
@@ -67,6 +67,7 @@ impl RelationService for Rpc {
     type StreamFollowersStream = BoxStream<'static, Result<pb::StreamFollowersResponse, Status>>;
     type VerifyStream = BoxStream<'static, Result<pb::VerifyResponse, Status>>;
     type RestoreStream = BoxStream<'static, Result<pb::RestoreResponse, Status>>;
+    type StreamChangesStream = BoxStream<'static, Result<pb::StreamChangesResponse, Status>>;
 
     async fn follow(&self, request: Request<pb::FollowRequest>) -> RpcResult<pb::FollowResponse> {
         let request = request.into_inner();
@@ -260,5 +261,15 @@ impl RelationService for Rpc {
         let partitions = restore(self.recorder.clone(), request.source(), request.force).await?;
         let response = |partition| pb::RestoreResponse { partition: Some(partition) };
         Ok(Response::new(partitions.map_ok(response).boxed()))
+    }
+
+    async fn stream_changes(
+        &self,
+        request: Request<pb::StreamChangesRequest>,
+    ) -> RpcResult<Self::StreamChangesStream> {
+        let query = request.into_inner().query.unwrap_or_default();
+        let pages = stream_changes(self.recorder.clone(), query).await?;
+        let response = |page| pb::StreamChangesResponse { page: Some(page) };
+        Ok(Response::new(pages.map_ok(response).boxed()))
     }
 }

@@ -8,9 +8,6 @@ use microblog_record::Recorder;
 
 use crate::{accounts::Accounts, record::AccountTables, sweeper::Sweeper};
 
-/// The period of the recorder and of recoveries: 1,024 small reads in one batch.
-const RECORDING_PERIOD: Duration = Duration::from_secs(1);
-
 /// The period of the clock measurement.
 const CLOCKS_PERIOD: Duration = Duration::from_secs(60);
 
@@ -18,7 +15,7 @@ const CLOCKS_PERIOD: Duration = Duration::from_secs(60);
 pub(crate) fn jobs(
     accounts: &Accounts,
     write_budget: Duration,
-    recorder: Option<Arc<Recorder<AccountTables>>>,
+    recorder: Option<&Arc<Recorder<AccountTables>>>,
 ) -> Vec<BoxFuture<'static, ()>> {
     let accounts = accounts.ignoring_closed();
     let mut sweeper = Sweeper::new(accounts.clone(), write_budget);
@@ -29,13 +26,6 @@ pub(crate) fn jobs(
         Box::pin(run_periodically("sweeping registrations", period, sweep)),
         Box::pin(run_periodically("measuring the clocks", CLOCKS_PERIOD, measure)),
     ];
-    if let Some(recorder) = recorder {
-        let (recovering, comparing) = (recorder.clone(), recorder.clone());
-        let recover = async move || recovering.recover_lost().await;
-        let record = async move || recorder.run().await;
-        jobs.push(Box::pin(run_periodically("recording", RECORDING_PERIOD, record)));
-        jobs.push(Box::pin(run_periodically("recovering", RECORDING_PERIOD, recover)));
-        jobs.push(Box::pin(async move { comparing.compare_after_connecting().await }));
-    }
+    jobs.extend(recorder.iter().flat_map(|recorder| recorder.jobs()));
     jobs
 }

@@ -5,10 +5,12 @@ use microblog_domain::UserId;
 /// An entry of the change journal of a partition. It says what to read again: it has no texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JournalEntry {
-    /// An account was registered, its profile or password changed, or a session of it ended.
-    Account(UserId),
-    /// An account was deleted, or its deletion was confirmed.
-    Deletion(UserId),
+    /// An account was registered, or its profile changed. Has the version.
+    Account(UserId, u64),
+    /// The password of an account changed, or a session of it ended.
+    Credentials(UserId),
+    /// An account was deleted, or its deletion was confirmed. Has the version or stamp.
+    Deletion(UserId, u64),
     /// A name or address of this partition was claimed or released by an account or registration,
     /// of any partition.
     Claim(UserId),
@@ -20,10 +22,11 @@ impl JournalEntry {
         let (kind, rest) = entry.split_once(' ')?;
         let (id, stamp) = rest.split_once(' ')?;
         let id = UserId::new(id.parse().ok()?)?;
-        let _: u64 = stamp.parse().ok()?;
+        let stamp: u64 = stamp.parse().ok()?;
         match kind {
-            "register" | "update" | "password" | "logout" => Some(Self::Account(id)),
-            "delete" | "deleted" => Some(Self::Deletion(id)),
+            "register" | "update" => Some(Self::Account(id, stamp)),
+            "password" | "logout" => Some(Self::Credentials(id)),
+            "delete" | "deleted" => Some(Self::Deletion(id, stamp)),
             "claim" | "release" => Some(Self::Claim(id)),
             _ => None,
         }
@@ -38,8 +41,9 @@ mod tests {
     fn entries_are_decoded() {
         let id = UserId::new(4).unwrap();
         for (kinds, expected) in [
-            (&["register", "update", "password", "logout"][..], JournalEntry::Account(id)),
-            (&["delete", "deleted"], JournalEntry::Deletion(id)),
+            (&["register", "update"][..], JournalEntry::Account(id, 9)),
+            (&["password", "logout"], JournalEntry::Credentials(id)),
+            (&["delete", "deleted"], JournalEntry::Deletion(id, 9)),
             (&["claim", "release"], JournalEntry::Claim(id)),
         ] {
             for kind in kinds {

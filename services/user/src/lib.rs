@@ -13,6 +13,7 @@
 mod accounts;
 mod address;
 mod background;
+mod changes;
 mod config;
 mod credentials;
 mod email;
@@ -93,7 +94,7 @@ pub async fn service(config: &Config, worker: Worker) -> Result<Service, StartEr
     let recorder = database.map(|database| Arc::new(recorder(accounts.clone(), database)));
     config.durability.set_up(recorder.as_ref())?;
     let background = match worker.is_first() {
-        true => background::jobs(&accounts, config.write_budget(), recorder.clone()),
+        true => background::jobs(&accounts, config.write_budget(), recorder.as_ref()),
         false => Vec::new(),
     };
     let max_message_bytes = config.chassis.max_message_bytes;

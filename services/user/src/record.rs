@@ -11,15 +11,18 @@ mod rows;
 
 use std::collections::BTreeSet;
 
+use futures::{FutureExt as _, future::BoxFuture};
 use microblog_domain::{Partition, UserId};
 use microblog_keyspace::{self as keyspace, Journals, Recovery};
+use microblog_proto::common::{self as pb, ChangeKind};
 use microblog_record::{
-    Damaged, Database, Migration, POSITIONS, RecordError, Recorder, Replace, Tables, Work,
-    WriteTransaction,
+    Damaged, Database, Error as DatabaseError, ExistingPage, Migration, POSITIONS, RecordError,
+    Recorder, Replace, RowKey, Tables, Work, WriteTransaction, change_feed,
 };
 
 use crate::{
     accounts::Accounts,
+    changes,
     error::Error,
     journal::JournalEntry,
     keys,
@@ -46,7 +49,7 @@ pub fn recorder(accounts: Accounts, database: Database) -> Recorder<AccountTable
 
 impl Tables for AccountTables {
     const MIGRATIONS: &[Migration] =
-        &[POSITIONS, (2, "accounts", include_str!("record/0002_accounts.sql"))];
+        &[POSITIONS, (2, "accounts", include_str!("record/0002_accounts.sql")), change_feed(3)];
 
     const READS_SUBJECTS: bool = true;
 
@@ -58,6 +61,21 @@ impl Tables for AccountTables {
 
     fn parse(entry: &str) -> Option<JournalEntry> {
         JournalEntry::parse(entry)
+    }
+
+    const CHANGE_KINDS: &[ChangeKind] = &[ChangeKind::Account];
+
+    fn change(entry: &JournalEntry) -> Option<pb::Change> {
+        changes::change(entry)
+    }
+
+    fn existing<'a>(
+        &'a self,
+        database: &'a Database,
+        _: ChangeKind,
+        after: RowKey,
+    ) -> BoxFuture<'a, Result<ExistingPage, DatabaseError>> {
+        changes::existing(database, after).boxed()
     }
 
     // Versions guard the rows.
@@ -118,8 +136,8 @@ impl AccountTables {
         let (mut changed, mut deleted) = (BTreeSet::new(), BTreeSet::new());
         for &change in changes {
             match change {
-                JournalEntry::Account(id) => changed.insert(id),
-                JournalEntry::Deletion(id) => changed.insert(id) | deleted.insert(id),
+                JournalEntry::Account(id, _) | JournalEntry::Credentials(id) => changed.insert(id),
+                JournalEntry::Deletion(id, _) => changed.insert(id) | deleted.insert(id),
                 JournalEntry::Claim(_) => continue,
             };
         }

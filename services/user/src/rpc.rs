@@ -8,7 +8,7 @@ use futures::{
 };
 use microblog_domain::{BATCH_MAX, PageSize, Partition, UserId};
 use microblog_proto::user::{self as pb, user_service_server::UserService};
-use microblog_record::{Recorder, restore};
+use microblog_record::{Recorder, restore, stream_changes};
 use tonic::{Request, Response, Status};
 
 use crate::{
@@ -236,6 +236,7 @@ impl UserService for Rpc {
         Ok(Response::new(reports.boxed()))
     }
     type RestoreStream = BoxStream<'static, Result<pb::RestoreResponse, Status>>;
+    type StreamChangesStream = BoxStream<'static, Result<pb::StreamChangesResponse, Status>>;
 
     async fn restore(
         &self,
@@ -245,5 +246,15 @@ impl UserService for Rpc {
         let partitions = restore(self.recorder.clone(), request.source(), request.force).await?;
         let response = |partition| pb::RestoreResponse { partition: Some(partition) };
         Ok(Response::new(partitions.map_ok(response).boxed()))
+    }
+
+    async fn stream_changes(
+        &self,
+        request: Request<pb::StreamChangesRequest>,
+    ) -> RpcResult<Self::StreamChangesStream> {
+        let query = request.into_inner().query.unwrap_or_default();
+        let pages = stream_changes(self.recorder.clone(), query).await?;
+        let response = |page| pb::StreamChangesResponse { page: Some(page) };
+        Ok(Response::new(pages.map_ok(response).boxed()))
     }
 }

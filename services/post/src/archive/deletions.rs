@@ -7,8 +7,8 @@ use std::{
 
 use microblog_domain::{Partition, PostId, Stamp, UserId};
 use microblog_record::{
-    Error, WriteTransaction,
-    sql::{number, read_id},
+    Error, WriteTransaction, append_changes,
+    sql::{number, read, read_id},
 };
 use sqlx::Executor as _;
 
@@ -71,9 +71,10 @@ impl Archive {
     pub async fn erase_likes(&self, account: UserId, count: usize) -> Result<usize, Error> {
         const LIKES: &str = "UPDATE likes SET ended = 1, since = $2 \
             WHERE member = $1 AND ended = 0 AND post IN (SELECT post FROM likes \
-            WHERE member = $1 AND ended = 0 ORDER BY post LIMIT $3) RETURNING post";
+            WHERE member = $1 AND ended = 0 ORDER BY post LIMIT $3) \
+            RETURNING post, member";
         const COUNT: &str = "UPDATE posts SET likes = likes - $2 WHERE id = $1";
-        self.erase("UPDATE likes", [LIKES, COUNT], account, count).await
+        self.erase("UPDATE likes", [LIKES, COUNT], "unlike", account, count).await
     }
 
     /// Deletes up to `count` comments of an account. Returns how many were deleted.
@@ -81,16 +82,17 @@ impl Archive {
         const COMMENTS: &str = "UPDATE comments SET author = 0, text = '', in_reply_to = 0, \
             in_reply_to_author = 0, deleted = $2 WHERE author = $1 AND deleted = 0 AND id IN \
             (SELECT id FROM comments WHERE author = $1 AND deleted = 0 ORDER BY id LIMIT $3) \
-            RETURNING post";
+            RETURNING post, id";
         const COUNT: &str = "UPDATE posts SET comments = comments - $2 WHERE id = $1";
-        self.erase("UPDATE comments", [COMMENTS, COUNT], author, count).await
+        self.erase("UPDATE comments", [COMMENTS, COUNT], "uncomment", author, count).await
     }
 
-    // Ends rows, and changes the counts of their posts.
+    // Ends rows, changes the counts of their posts, and appends entries of a kind to the change feed.
     async fn erase(
         &self,
         summary: &'static str,
         [end, change]: [&'static str; 2],
+        kind: &'static str,
         account: UserId,
         count: usize,
     ) -> Result<usize, Error> {
@@ -105,13 +107,17 @@ impl Archive {
                     .fetch_all(&mut *transaction)
                     .await?;
                 let mut posts: BTreeMap<PostId, i64> = BTreeMap::new();
+                let mut entries = Vec::with_capacity(rows.len());
                 for row in &rows {
-                    *posts.entry(read_id(row, 0, PostId::new)?).or_default() += 1;
+                    let post = read_id(row, 0, PostId::new)?;
+                    *posts.entry(post).or_default() += 1;
+                    entries.push(format!("{kind} {post} {} {now}", read(row, 1)?));
                 }
                 for (post, ended) in posts {
                     let change = sqlx::query(change).bind(number(post.get())).bind(ended);
                     change.execute(&mut *transaction).await?;
                 }
+                append_changes(&mut transaction, &entries).await?;
                 transaction.commit().await?;
                 Ok(rows.len())
             })

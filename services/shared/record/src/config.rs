@@ -56,6 +56,15 @@ pub struct Config {
         value_parser = clap::value_parser!(u32).range(1..)
     )]
     pub database_connections: u32,
+    /// How long the change feed keeps changes: readers that were away for longer need a snapshot
+    #[arg(
+        long,
+        env = "MICROBLOG_CHANGE_FEED_HOURS",
+        value_name = "HOURS",
+        default_value_t = 72,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub change_feed_hours: u32,
 }
 
 impl Config {

@@ -42,6 +42,7 @@ struct Inner {
     timeout: Duration,
     breaker: CircuitBreaker,
     operations: Operations,
+    change_feed_retention: Duration,
 }
 
 impl Database {
@@ -56,12 +57,19 @@ impl Database {
         let pools = Arc::new(pools);
         connections::observe(&pools);
         let (breaker, operations) = (CircuitBreaker::new(timeout), Operations::new(&url));
-        Ok(Some(Self { inner: Arc::new(Inner { url, pools, timeout, breaker, operations }) }))
+        let change_feed_retention = Duration::from_secs(u64::from(config.change_feed_hours) * 3600);
+        let inner = Inner { url, pools, timeout, breaker, operations, change_feed_retention };
+        Ok(Some(Self { inner: Arc::new(inner) }))
     }
 
     /// Returns the timeout of a read.
     pub(crate) fn timeout(&self) -> Duration {
         self.inner.timeout
+    }
+
+    /// Returns how long the change feed keeps changes.
+    pub(crate) fn change_feed_retention(&self) -> Duration {
+        self.inner.change_feed_retention
     }
 
     /// Returns the most connections for writes.

@@ -1,6 +1,8 @@
 //! The SQL database of a service, SQLite or PostgreSQL by its URL, with the same statements and
 //! tables. A service has its own database, or its own user and schema in a shared one.
 
+mod change_feed;
+mod change_stream;
 mod circuit_breaker;
 mod config;
 mod connections;
@@ -18,6 +20,8 @@ pub mod sql;
 mod tables;
 mod unknown_changes;
 
+pub use change_feed::{append_changes, change_feed};
+pub use change_stream::stream_changes;
 pub use config::Config;
 pub use damaged::Damaged;
 pub use database::{Database, Migration};
@@ -27,4 +31,4 @@ pub use positions::POSITIONS;
 pub use recorder::{Recorded, Recorder, WAITING_MAX};
 pub use recovery::{Restore, Source};
 pub use rpc::restore;
-pub use tables::{Replace, Tables, Work, WriteTransaction};
+pub use tables::{ExistingPage, Replace, RowKey, Tables, Work, WriteTransaction};

@@ -13,11 +13,12 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant, SystemTime},
 };
 
-use futures::future::join_all;
+use futures::future::{BoxFuture, join_all};
+use microblog_chassis::run_periodically;
 use microblog_domain::{Partition, Stamp};
 use microblog_keyspace::{
     self as keyspace, BacklogMetrics, Change, Comparison, Journals, Keyspace, ServingState, Version,
@@ -26,11 +27,17 @@ use tokio::sync::{OnceCell, Semaphore};
 use uuid::Uuid;
 
 use crate::{
-    Damaged, Database, Error, RecordError, Replace, Tables, damaged,
+    Damaged, Database, Error, RecordError, Replace, Tables, append_changes, change_feed, damaged,
     divergence::DivergenceMetrics,
     positions::{self, Positions},
     unknown_changes::UnknownChanges,
 };
+
+/// The period of the recorder and of recoveries: 1,024 small reads in one batch.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// How often old rows of the change feed are removed.
+const PURGE_PERIOD: Duration = Duration::from_secs(60);
 
 /// The most entries of a journal that one step records.
 pub(crate) const PAGE: usize = 1_000;
@@ -133,6 +140,23 @@ impl<T: Tables> Recorder<T> {
             recoveries,
             complete: Mutex::new((Instant::now(), None)),
         }
+    }
+
+    /// Returns the background jobs of a recorder. They never complete.
+    pub fn jobs(self: &Arc<Self>) -> Vec<BoxFuture<'static, ()>>
+    where
+        T: 'static,
+    {
+        let [recording, recovering, purging, comparing] = [(); 4].map(|()| self.clone());
+        let record = async move || recording.run().await;
+        let recover = async move || recovering.recover_lost().await;
+        let purge = async move || purging.database.purge_change_feed().await;
+        vec![
+            Box::pin(run_periodically("recording", PERIOD, record)),
+            Box::pin(run_periodically("recovering", PERIOD, recover)),
+            Box::pin(run_periodically("purging the change feed", PURGE_PERIOD, purge)),
+            Box::pin(async move { comparing.compare_after_connecting().await }),
+        ]
     }
 
     /// Records the changes of all partitions, after it has filled those that are not yet recorded.
@@ -339,7 +363,7 @@ impl<T: Tables> Recorder<T> {
         let seen: Vec<_> = positions.keys().map(|&at| states.newest(at)).collect();
         let pages = self.journals.pages(&self.keyspace, &from, PAGE + 1).await?;
         let (mut changes, mut ends, mut recorded) = (Vec::new(), Vec::new(), Recorded::default());
-        let mut left_out = Vec::new();
+        let (mut fed, mut left_out) = (Vec::new(), Vec::new());
         for (((&partition, position), mut page), seen) in positions.iter().zip(pages).zip(seen) {
             let is_lacking = |newest: &Change| page.len() <= PAGE && newest.version < seen;
             let is_diverged = |newest| is_recovering(newest) || is_lacking(newest);
@@ -359,6 +383,7 @@ impl<T: Tables> Recorder<T> {
             }
             if page.len() > 1 {
                 ends.extend(page.last().map(|end| (partition, end.clone())));
+                fed.extend(feed_entries::<T>(&page[1..], &decoded));
                 let damaged = Damaged::new(self.name);
                 changes.extend(known::<T>(&page[1..], decoded, &damaged));
                 left_out.push((partition, damaged));
@@ -379,7 +404,11 @@ impl<T: Tables> Recorder<T> {
         if T::READS_SUBJECTS {
             self.check_not_lost(&ends).await?;
         }
-        self.database.write("COMMIT", transaction.commit()).await?;
+        let commit = async {
+            append_changes(&mut transaction, &fed).await?;
+            transaction.commit().await
+        };
+        self.database.write("COMMIT", commit).await?;
         Ok(recorded)
     }
 
@@ -450,7 +479,13 @@ impl<T: Tables> Recorder<T> {
         self.tables.fill(&mut transaction, &new).await?;
         let filled: Vec<_> = positions.into_iter().filter(|(at, _)| new.contains(at)).collect();
         self.check_not_lost(&filled).await?;
-        Ok(self.database.write("INSERT journal_positions", transaction.commit()).await?)
+        let commit = async {
+            if !new.is_empty() {
+                change_feed::restart(&mut transaction).await?;
+            }
+            transaction.commit().await
+        };
+        Ok(self.database.write("INSERT journal_positions", commit).await?)
     }
 
     /// Removes what was recorded from the journals, but for the newest entries. The entry at the
@@ -499,6 +534,18 @@ pub(crate) fn known<T: Tables>(
         }
     }
     known
+}
+
+/// Returns the texts of the changes that the change feed has.
+fn feed_entries<T: Tables>(
+    changes: &[Change],
+    decoded: &[Option<Option<T::Entry>>],
+) -> Vec<String> {
+    let is_fed = |(_, decoded): &(&Change, &Option<Option<T::Entry>>)| {
+        decoded.as_ref().and_then(Option::as_ref).is_some_and(|entry| T::change(entry).is_some())
+    };
+    let fed = changes.iter().zip(decoded).filter(is_fed);
+    fed.map(|(change, _)| change.text.clone()).collect()
 }
 
 /// Decodes a change: `None` if it is unknown, `Some(None)` if it is about the journal itself.

@@ -17,7 +17,7 @@ use microblog_proto::common::DamagedRow;
 use uuid::Uuid;
 
 use crate::{
-    Damaged, RecordError, Replace, Tables, WriteTransaction, damaged,
+    Damaged, RecordError, Replace, Tables, WriteTransaction, change_feed, damaged,
     positions::{self, Positions},
     recorder::{PAGE, Recorder, about_the_journal, decode, is_recovering, known, repeat_stopped},
 };
@@ -276,6 +276,7 @@ impl<T: Tables> Recorder<T> {
         }
         let write = async {
             positions::set(&mut transaction, &[(partition, begin)]).await?;
+            change_feed::restart(&mut transaction).await?;
             transaction.commit().await
         };
         Ok(self.database.write("INSERT journal_positions", write).await?)
@@ -300,7 +301,11 @@ impl<T: Tables> Recorder<T> {
         self.tables.clear(&mut transaction, partition).await?;
         self.tables.fill(&mut transaction, &[partition]).await?;
         damaged::replace(&mut transaction, partition, Vec::new()).await?;
-        self.database.write("INSERT journal_positions", transaction.commit()).await?;
+        let commit = async {
+            change_feed::restart(&mut transaction).await?;
+            transaction.commit().await
+        };
+        self.database.write("INSERT journal_positions", commit).await?;
         tracing::info!(%partition, "database written anew from redis");
         Ok(true)
     }

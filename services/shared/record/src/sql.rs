@@ -9,7 +9,12 @@ use sqlx::{
     query::Query,
 };
 
-use crate::Database;
+use microblog_proto::common::Change;
+
+use crate::{Database, Error};
+
+/// The most rows of a page of what exists.
+const EXISTING_PAGE: usize = 1_000;
 
 /// sqlx's name of SQLite.
 pub const SQLITE: &str = "SQLite";
@@ -99,6 +104,28 @@ pub fn read_id<T>(
 ) -> Result<T, sqlx::Error> {
     let no_id = || sqlx::Error::Decode("id is 0 or too large".into());
     new(read(row, column)?).ok_or_else(no_id)
+}
+
+/// Reads a page of what exists, for the snapshot of a change feed. The statement has the two numbers of
+/// the key as its first columns, orders by them, and has placeholders: `bound`, then the key that the
+/// page begins behind, then the number of rows. Leaves out what does not decode, with a warning.
+pub async fn existing_page<const BOUND: usize>(
+    database: &Database,
+    statement: &'static str,
+    bound: [i64; BOUND],
+    after: [i64; 2],
+    change: fn(&AnyRow) -> Result<Change, sqlx::Error>,
+) -> Result<(Vec<Change>, Option<[i64; 2]>), Error> {
+    let query = bound.into_iter().chain(after).fold(sqlx::query(statement), Query::bind);
+    let query = query.bind(EXISTING_PAGE as i64);
+    let read = async { query.fetch_all(database.readers()).await };
+    let rows = database.read("SELECT existing", read).await?;
+    let key = |row: &AnyRow| Some([row.try_get(0).ok()?, row.try_get(1).ok()?]);
+    let next = rows.last().filter(|_| rows.len() == EXISTING_PAGE).and_then(key);
+    let changes = rows.iter().filter_map(|row| {
+        change(row).inspect_err(|error| tracing::warn!(%error, "damaged row left out")).ok()
+    });
+    Ok((changes.collect(), next))
 }
 
 #[cfg(test)]

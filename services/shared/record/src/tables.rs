@@ -3,9 +3,10 @@
 use futures::future::BoxFuture;
 use microblog_domain::Partition;
 use microblog_keyspace::Recovery;
+use microblog_proto::common::{self as pb, ChangeKind};
 use sqlx::{Any, Transaction};
 
-use crate::{Damaged, Database, Migration, RecordError};
+use crate::{Damaged, Database, Error, Migration, RecordError};
 
 /// A database transaction.
 pub type WriteTransaction = Transaction<'static, Any>;
@@ -19,12 +20,19 @@ pub enum Replace {
     Older,
 }
 
+/// The key of a row, behind which a page begins.
+pub type RowKey = [i64; 3];
+
+/// A page of what exists, and where the next one begins, if there may be one.
+pub type ExistingPage = (Vec<pb::Change>, Option<RowKey>);
+
 /// Work on the stores.
 pub type Work<'a> = BoxFuture<'a, Result<(), RecordError>>;
 
 /// The tables of a service.
 pub trait Tables: Send + Sync {
-    /// The migrations, beginning with [`POSITIONS`](crate::POSITIONS).
+    /// The migrations, beginning with [`POSITIONS`](crate::POSITIONS). One of them is the
+    /// [`change_feed`](crate::change_feed()).
     const MIGRATIONS: &[Migration];
 
     /// Whether rows are written from what Redis has of the subjects of changes.
@@ -38,6 +46,20 @@ pub trait Tables: Send + Sync {
 
     /// Decodes an entry; `None` if this version does not know it.
     fn parse(entry: &str) -> Option<Self::Entry>;
+
+    /// The kinds of changes in the change feed.
+    const CHANGE_KINDS: &[ChangeKind];
+
+    /// Returns what an entry is in the change feed; `None` if it is not in the feed.
+    fn change(entry: &Self::Entry) -> Option<pb::Change>;
+
+    /// Returns a page of what exists of a kind of changes, behind the key of a row.
+    fn existing<'a>(
+        &'a self,
+        database: &'a Database,
+        kind: ChangeKind,
+        after: RowKey,
+    ) -> BoxFuture<'a, Result<ExistingPage, Error>>;
 
     /// Writes changes of any partitions, those of each partition in order.
     fn apply<'a>(

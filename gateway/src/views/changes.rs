@@ -1,0 +1,343 @@
+//! The change feed, merged from the streams of three services. The gateway reads them only when the
+//! caller's connection asks for the next message.
+
+mod sources;
+
+use std::time::{Instant, SystemTime};
+
+use futures::{
+    StreamExt as _, TryStreamExt as _, future,
+    stream::{self, BoxStream, SelectAll},
+};
+use microblog_chassis::{self as chassis, status};
+use microblog_domain::{Invalid, Scope};
+use microblog_proto::{
+    common::{ChangeKind, FeedPage, FeedPosition, FeedQuery},
+    gateway::{SnapshotRequest, SnapshotResponse, WatchRequest, WatchResponse},
+};
+use opentelemetry::{
+    KeyValue, global,
+    metrics::{Counter, Gauge},
+};
+use tokio::time::timeout;
+use tonic::Status;
+
+use self::sources::{Pages, Source, numbers, unavailable};
+use crate::{
+    callers::{AuthenticatedCaller, CHECK_INTERVAL, not_allowed},
+    errors,
+    limits::WatchPermit,
+    state::Gateway,
+};
+
+/// The names of the methods in `--callers-file`.
+pub(crate) const WATCH: &str = "ChangeService.Watch";
+pub(crate) const SNAPSHOT: &str = "ChangeService.Snapshot";
+
+const KINDS: [ChangeKind; 8] = [
+    ChangeKind::Account,
+    ChangeKind::Follow,
+    ChangeKind::Block,
+    ChangeKind::Mute,
+    ChangeKind::Post,
+    ChangeKind::Repost,
+    ChangeKind::Comment,
+    ChangeKind::Like,
+];
+
+/// The streams of the methods.
+pub(crate) type Changes = BoxStream<'static, Result<WatchResponse, Status>>;
+pub(crate) type SnapshotPages = BoxStream<'static, Result<SnapshotResponse, Status>>;
+
+/// Streams changes. One call of each service that has some of the kinds.
+pub(crate) async fn watch(
+    gateway: &Gateway,
+    caller: AuthenticatedCaller,
+    request: WatchRequest,
+) -> Result<Changes, Status> {
+    let kinds = Kinds::parse(&request.kinds, &caller)?;
+    let cursor = kinds.read_cursor(&request.cursor)?;
+    let permit = gateway.limits.acquire_change_stream(caller.name())?;
+    chassis::context::watch()?;
+    let open = async |source: Source| {
+        let query = kinds.query(false, cursor.of(source));
+        let pages = source.open(&gateway.peers, query).await?;
+        Ok::<_, Status>(pages.map_ok(move |page| (source, page)).boxed())
+    };
+    let pages = future::try_join_all(kinds.sources().map(open)).await?;
+    let watch = Watch {
+        metrics: FeedMetrics::register(),
+        right: Right {
+            gateway: gateway.clone(),
+            caller,
+            method: WATCH,
+            checked_at: Instant::now(),
+        },
+        pages: stream::select_all(pages),
+        kinds,
+        cursor,
+        _permit: permit,
+    };
+    Ok(stream::try_unfold(watch, Watch::step).boxed())
+}
+
+/// Streams what exists. One call of each service that has some of the kinds, one after the other.
+pub(crate) async fn snapshot(
+    gateway: &Gateway,
+    caller: AuthenticatedCaller,
+    request: SnapshotRequest,
+) -> Result<SnapshotPages, Status> {
+    let kinds = Kinds::parse(&request.kinds, &caller)?;
+    let permit = gateway.limits.acquire_change_stream(caller.name())?;
+    chassis::context::watch()?;
+    let mut sources: Vec<_> = kinds.sources().collect();
+    sources.reverse();
+    let right =
+        Right { gateway: gateway.clone(), caller, method: SNAPSHOT, checked_at: Instant::now() };
+    let mut snapshot = Snapshot {
+        right,
+        kinds,
+        sources,
+        current: None,
+        cursor: Cursor::default(),
+        is_done: false,
+        _permit: permit,
+    };
+    // So that the call fails if the first service rejects it.
+    snapshot.open_next().await?;
+    Ok(stream::try_unfold(snapshot, Snapshot::step).boxed())
+}
+
+/// The right of a caller to a stream.
+struct Right {
+    gateway: Gateway,
+    caller: AuthenticatedCaller,
+    method: &'static str,
+    checked_at: Instant,
+}
+
+impl Right {
+    /// Checks, if it is due, that the caller still may have a stream of these kinds.
+    fn check(&mut self, kinds: &Kinds) -> Result<(), Status> {
+        if self.checked_at.elapsed() >= CHECK_INTERVAL {
+            let callers =
+                self.gateway.callers.as_ref().ok_or_else(crate::callers::caller_invalid)?;
+            self.caller = callers.current(&self.caller, self.method, None)?;
+            kinds.check(&self.caller)?;
+            self.checked_at = Instant::now();
+        }
+        Ok(())
+    }
+}
+
+/// An open Watch.
+struct Watch {
+    right: Right,
+    kinds: Kinds,
+    pages: SelectAll<BoxStream<'static, Result<(Source, FeedPage), Status>>>,
+    cursor: Cursor,
+    metrics: FeedMetrics,
+    /// Counts the stream towards the caller's limit while it is open.
+    _permit: WatchPermit<String>,
+}
+
+impl Watch {
+    /// Returns the next message.
+    async fn step(mut self) -> Result<Option<(WatchResponse, Self)>, Status> {
+        loop {
+            let page = timeout(CHECK_INTERVAL, self.pages.try_next()).await;
+            self.right.check(&self.kinds)?;
+            let Ok(page) = page else { continue };
+            let (source, page) = page?.ok_or_else(unavailable)?;
+            self.cursor.set(source, &page)?;
+            // Until then, all pages are empty.
+            if self.cursor.has_all(&self.kinds) {
+                self.metrics.sent(self.right.caller.name(), source, &page);
+                let cursor = self.kinds.cursor(&self.cursor);
+                return Ok(Some((WatchResponse { changes: page.changes, cursor }, self)));
+            }
+        }
+    }
+}
+
+/// An open Snapshot.
+struct Snapshot {
+    right: Right,
+    kinds: Kinds,
+    /// The services that follow the current one, the next one last.
+    sources: Vec<Source>,
+    current: Option<(Source, Pages)>,
+    cursor: Cursor,
+    is_done: bool,
+    _permit: WatchPermit<String>,
+}
+
+impl Snapshot {
+    /// Returns the next message.
+    async fn step(mut self) -> Result<Option<(SnapshotResponse, Self)>, Status> {
+        if self.is_done {
+            return Ok(None);
+        }
+        while let Some((source, pages)) = &mut self.current {
+            self.right.check(&self.kinds)?;
+            let page = pages.try_next().await?.ok_or_else(unavailable)?;
+            if page.position.is_some() {
+                self.cursor.set(*source, &page)?;
+            }
+            if page.is_end {
+                self.current = None;
+                self.open_next().await?;
+            }
+            if !page.changes.is_empty() {
+                let (changes, cursor) = (page.changes, String::new());
+                return Ok(Some((SnapshotResponse { changes, cursor }, self)));
+            }
+        }
+        self.is_done = true;
+        let cursor = self.kinds.cursor(&self.cursor);
+        Ok(Some((SnapshotResponse { changes: Vec::new(), cursor }, self)))
+    }
+
+    async fn open_next(&mut self) -> Result<(), Status> {
+        if let Some(source) = self.sources.pop() {
+            let query = self.kinds.query(true, None);
+            let pages = source.open(&self.right.gateway.peers, query).await?;
+            self.current = Some((source, pages));
+        }
+        Ok(())
+    }
+}
+
+/// The kinds of changes of a call.
+struct Kinds(Vec<ChangeKind>);
+
+impl Kinds {
+    /// Parses the field `kinds`, in the order of their numbers; empty for all that the caller may see.
+    fn parse(kinds: &[i32], caller: &AuthenticatedCaller) -> Result<Self, Status> {
+        let asked = |kind: &ChangeKind| kinds.contains(&i32::from(*kind));
+        if kinds.is_empty() {
+            let may_see =
+                |kind: &ChangeKind| caller.may_see_private_changes() || !is_private(*kind);
+            return Ok(Self(KINDS.into_iter().filter(may_see).collect()));
+        }
+        let is_unknown = |kind: &i32| KINDS.iter().all(|known| i32::from(*known) != *kind);
+        if let Some(index) = kinds.iter().position(|kind| is_unknown(kind)) {
+            let field = format!("kinds[{index}]");
+            return Err(status::invalid([Invalid::new(field, "is not a kind of changes")]));
+        }
+        let kinds = Self(KINDS.into_iter().filter(asked).collect());
+        kinds.check(caller)?;
+        Ok(kinds)
+    }
+
+    /// Checks that a caller may see the kinds.
+    fn check(&self, caller: &AuthenticatedCaller) -> Result<(), Status> {
+        if self.0.iter().copied().any(is_private) && !caller.may_see_private_changes() {
+            return Err(not_allowed(format!("{} may not see blocks and mutes", caller.name())));
+        }
+        Ok(())
+    }
+
+    /// Returns the services that have some of the kinds.
+    fn sources(&self) -> impl Iterator<Item = Source> {
+        let has = |source: &Source| self.0.iter().any(|&kind| Source::of(kind) == Some(*source));
+        Source::ALL.into_iter().filter(has)
+    }
+
+    fn query(&self, snapshot: bool, after: Option<FeedPosition>) -> FeedQuery {
+        let kinds = self.0.iter().map(|&kind| kind.into()).collect();
+        FeedQuery { kinds, after, snapshot }
+    }
+
+    // A cursor has no meaning for other kinds: changes of them before it may have been left out.
+    fn scope(&self) -> Scope {
+        self.0.iter().fold(Scope::new(WATCH), |scope, &kind| scope.with(kind as u64))
+    }
+
+    fn cursor(&self, cursor: &Cursor) -> String {
+        let of = |source| cursor.of(source).as_ref().map(numbers).unwrap_or_default();
+        let [user, relation, post] = Source::ALL.map(of);
+        self.scope().token_of(&[user, relation, post].concat())
+    }
+
+    fn read_cursor(&self, cursor: &str) -> Result<Cursor, Status> {
+        let numbers = self.scope().read::<6>(cursor);
+        let numbers = numbers.map_err(|error| status::token("cursor", error))?;
+        let Some(numbers) = numbers else { return Ok(Cursor::default()) };
+        let (positions, _) = numbers.as_chunks::<2>();
+        let position = |source: Source| {
+            let [sequence, token] = positions[source as usize];
+            Some(FeedPosition { sequence, token })
+        };
+        Ok(Cursor(Source::ALL.map(position)))
+    }
+}
+
+/// Returns whether other accounts must not know of these changes.
+fn is_private(kind: ChangeKind) -> bool {
+    matches!(kind, ChangeKind::Block | ChangeKind::Mute)
+}
+
+/// The positions in the feeds of the services; `None` where none is known yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Cursor([Option<FeedPosition>; 3]);
+
+impl Cursor {
+    fn of(&self, source: Source) -> Option<FeedPosition> {
+        self.0[source as usize]
+    }
+
+    fn set(&mut self, source: Source, page: &FeedPage) -> Result<(), Status> {
+        self.0[source as usize] = Some(errors::required(page.position)?);
+        Ok(())
+    }
+
+    fn has_all(&self, kinds: &Kinds) -> bool {
+        kinds.sources().all(|source| self.of(source).is_some())
+    }
+}
+
+/// The metrics of the readers of the change feed.
+struct FeedMetrics {
+    changes: Counter<u64>,
+    position: Gauge<u64>,
+    sent_until: Gauge<f64>,
+}
+
+impl FeedMetrics {
+    fn register() -> Self {
+        let meter = global::meter("microblog-gateway");
+        let changes = meter
+            .u64_counter("microblog.gateway.change_feed.changes")
+            .with_unit("{change}")
+            .with_description("Changes sent, by caller and service")
+            .build();
+        let position = meter
+            .u64_gauge("microblog.gateway.change_feed.position")
+            .with_unit("{transaction}")
+            .with_description("The newest sequence number sent, by caller and service")
+            .build();
+        // A time and not an age: the age of a reader that has gone grows on.
+        let sent_until = meter
+            .f64_gauge("microblog.gateway.change_feed.sent_until")
+            .with_unit("s")
+            .with_description(
+                "The Unix time until when all recorded changes are sent, by caller and service",
+            )
+            .build();
+        Self { changes, position, sent_until }
+    }
+
+    fn sent(&self, caller: &str, source: Source, page: &FeedPage) {
+        let attributes =
+            [KeyValue::new("caller", caller.to_owned()), KeyValue::new("service", source.name())];
+        self.changes.add(page.changes.len() as u64, &attributes);
+        self.position.record(page.position.unwrap_or_default().sequence, &attributes);
+        let until = page.recorded_at.and_then(|at| SystemTime::try_from(at).ok());
+        if let Some(until) =
+            until.and_then(|until| until.duration_since(SystemTime::UNIX_EPOCH).ok())
+        {
+            self.sent_until.record(until.as_secs_f64(), &attributes);
+        }
+    }
+}

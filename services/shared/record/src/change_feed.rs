@@ -1,0 +1,174 @@
+//! The change feed of a service: the recorded changes, in the order in which transactions of the
+//! recorder committed. It is a table, which the transaction that records changes writes last.
+//!
+//! What must hold:
+//!   * the feed has exactly the recorded changes, and so none that a failover of Redis can lose;
+//!   * changes of a partition have the order of its journal: the recorder holds its position;
+//!   * a row becomes visible after all rows with smaller numbers: writers lock the state;
+//!   * a change of rows without entries, as by a recovery, ends all earlier positions: a reader takes
+//!     a snapshot.
+
+use std::time::{Duration, SystemTime};
+
+use microblog_domain::Partition;
+use sqlx::{Row as _, any::AnyRow};
+use uuid::Uuid;
+
+use crate::{
+    Database, Error, Migration, WriteTransaction,
+    sql::{ROWS_MAX, number, read, rows, statement},
+};
+
+/// The most entries of a row. Readers continue between rows.
+const ENTRIES_MAX: usize = 1_000;
+
+/// The most rows that are removed at once.
+const REMOVED_TOGETHER: i64 = 1_000;
+
+/// A position in the feed, behind a row of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FeedPosition {
+    pub(crate) sequence: u64,
+    pub(crate) token: u64,
+}
+
+/// A row of the feed.
+pub(crate) struct FeedRow {
+    /// The position behind it.
+    pub(crate) position: FeedPosition,
+    pub(crate) recorded_at: SystemTime,
+    entries: String,
+}
+
+impl FeedRow {
+    /// Returns the end of the feed at a moment.
+    pub(crate) fn empty(position: FeedPosition, at: SystemTime) -> Self {
+        Self { position, recorded_at: at, entries: String::new() }
+    }
+
+    /// Returns the journal entries.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &str> {
+        self.entries.lines()
+    }
+}
+
+/// Returns the migration of the change feed, with its number among those of a service.
+pub const fn change_feed(number: i64) -> Migration {
+    (number, "change feed", include_str!("change_feed.sql"))
+}
+
+/// Appends journal entries to the change feed. As the last statements of a transaction: until its
+/// commit, others wait.
+pub async fn append_changes(
+    transaction: &mut WriteTransaction,
+    entries: &[impl AsRef<str>],
+) -> Result<(), sqlx::Error> {
+    if entries.is_empty() {
+        return Ok(());
+    }
+    let texts: Vec<_> = entries
+        .chunks(ENTRIES_MAX)
+        .map(|entries| entries.iter().map(AsRef::as_ref).collect::<Vec<_>>().join("\n"))
+        .collect();
+    const NEXT: &str = "UPDATE change_feed_state SET newest = newest + $1 RETURNING newest";
+    let next = sqlx::query(NEXT).bind(number(texts.len() as u64));
+    let newest = read(&next.fetch_one(&mut **transaction).await?, 0)?;
+    insert(transaction, newest + 1 - texts.len() as u64, texts).await
+}
+
+/// Ends all positions of readers, because rows change without entries in the feed. As the last
+/// statements of a transaction.
+pub(crate) async fn restart(transaction: &mut WriteTransaction) -> Result<(), sqlx::Error> {
+    const NEXT: &str =
+        "UPDATE change_feed_state SET newest = newest + 1, oldest = newest + 1 RETURNING newest";
+    let newest = read(&sqlx::query(NEXT).fetch_one(&mut **transaction).await?, 0)?;
+    insert(transaction, newest, vec![String::new()]).await
+}
+
+// Inserts rows with numbers from `first` on.
+async fn insert(
+    transaction: &mut WriteTransaction,
+    first: u64,
+    texts: Vec<String>,
+) -> Result<(), sqlx::Error> {
+    let recorded_at = unix_ms(SystemTime::now());
+    let mut numbered = (first..).zip(texts).peekable();
+    while numbered.peek().is_some() {
+        let part: Vec<_> = numbered.by_ref().take(ROWS_MAX).collect();
+        let text = format!(
+            "INSERT INTO change_feed (sequence, token, recorded_at, entries) VALUES {}",
+            rows(transaction.backend_name(), part.len(), 4)
+        );
+        let query = part.into_iter().fold(statement(text), |query, (sequence, entries)| {
+            // 53 bits, as other numbers of the tables.
+            let token = Uuid::new_v4().as_u64_pair().0 >> 11;
+            query.bind(number(sequence)).bind(number(token)).bind(recorded_at).bind(entries)
+        });
+        query.execute(&mut **transaction).await?;
+    }
+    Ok(())
+}
+
+fn unix_ms(time: SystemTime) -> i64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis() as i64
+}
+
+impl Database {
+    /// Returns the newest position of the feed; `None` until all partitions are filled, since a fill
+    /// ends all positions.
+    pub(crate) async fn newest_position(&self) -> Result<Option<FeedRow>, Error> {
+        const NEWEST: &str = "SELECT sequence, token, recorded_at, '' FROM change_feed \
+            WHERE sequence = (SELECT newest FROM change_feed_state) \
+            AND (SELECT COUNT(*) FROM journal_positions) = $1";
+        let work = async {
+            let query = sqlx::query(NEWEST).bind(i64::from(Partition::COUNT));
+            query.fetch_optional(self.readers()).await?.as_ref().map(row).transpose()
+        };
+        self.read("SELECT change_feed", work).await
+    }
+
+    /// Returns up to `count` rows behind a position; `None` if the position has ended.
+    pub(crate) async fn changes_after(
+        &self,
+        position: FeedPosition,
+        count: usize,
+    ) -> Result<Option<Vec<FeedRow>>, Error> {
+        // The row at the position shows whether it is still there.
+        const AFTER: &str = "SELECT sequence, token, recorded_at, \
+            CASE WHEN sequence = $1 THEN '' ELSE entries END FROM change_feed \
+            WHERE sequence >= $1 AND sequence >= (SELECT oldest FROM change_feed_state) \
+            ORDER BY sequence LIMIT $2";
+        let work = async {
+            let query = sqlx::query(AFTER).bind(number(position.sequence)).bind(count as i64 + 1);
+            let rows = query.fetch_all(self.readers()).await?;
+            rows.iter().map(row).collect::<Result<Vec<_>, _>>()
+        };
+        let mut rows = self.read("SELECT change_feed", work).await?;
+        let is_there = rows.first().is_some_and(|row| row.position == position);
+        Ok(is_there.then(|| rows.split_off(1)))
+    }
+
+    /// Removes what the feed has from before its retention, and from before it was restarted. Keeps
+    /// the newest row.
+    pub(crate) async fn purge_change_feed(&self) -> Result<(), Error> {
+        const PURGE: &str = "DELETE FROM change_feed WHERE sequence IN (SELECT sequence \
+            FROM change_feed WHERE (recorded_at < $1 \
+            OR sequence < (SELECT oldest FROM change_feed_state)) \
+            AND sequence < (SELECT newest FROM change_feed_state) ORDER BY sequence LIMIT $2)";
+        let before = unix_ms(SystemTime::now() - self.change_feed_retention());
+        loop {
+            let purge = sqlx::query(PURGE).bind(before).bind(REMOVED_TOGETHER);
+            let work = async { purge.execute(self.writers()).await };
+            let removed = self.write("DELETE change_feed", work).await?.rows_affected();
+            if removed < REMOVED_TOGETHER as u64 {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn row(row: &AnyRow) -> Result<FeedRow, sqlx::Error> {
+    let position = FeedPosition { sequence: read(row, 0)?, token: read(row, 1)? };
+    let recorded_at = SystemTime::UNIX_EPOCH + Duration::from_millis(read(row, 2)?);
+    Ok(FeedRow { position, recorded_at, entries: row.try_get(3)? })
+}

@@ -1,0 +1,170 @@
+//! The RPC `StreamChanges`, which each service with a recorder has: follows the change feed, or reads
+//! all that exists.
+//!
+//! A stream reads the database only while its reader takes messages, and buffers one message: a slow
+//! reader costs nothing.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures::{
+    StreamExt as _, TryStreamExt as _,
+    stream::{self, BoxStream},
+};
+use microblog_chassis::{self as chassis, status};
+use microblog_proto::common::{self as pb, ChangeKind, ErrorReason, FeedPage, FeedQuery};
+use tokio::time::sleep;
+use tonic::{Code, Status};
+
+use crate::{
+    Error, Recorder, RowKey, Tables,
+    change_feed::{FeedPosition, FeedRow},
+};
+
+/// How often the feed is read for new changes.
+const POLL_PERIOD: Duration = Duration::from_millis(200);
+
+/// How often a stream without changes has a message.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+
+/// The most rows of the feed that are read at once: up to 50 KB each.
+const ROWS_MAX: usize = 32;
+
+/// The number of changes at which a message is complete. A row of the feed has up to 1,000 more.
+const CHANGES_MAX: usize = 1_000;
+
+/// Streams changes of a service, or what exists there. The first message has no changes.
+pub async fn stream_changes<T: Tables + 'static>(
+    recorder: Option<Arc<Recorder<T>>>,
+    query: FeedQuery,
+) -> Result<BoxStream<'static, Result<FeedPage, Status>>, Status> {
+    let Some(recorder) = recorder else {
+        let text = "the service has no database, and so no change feed: --database-url is not set";
+        return Err(status::with_reason(Code::FailedPrecondition, ErrorReason::NoDatabase, text));
+    };
+    chassis::context::watch()?;
+    let is_asked = |kind: &&ChangeKind| query.kinds.contains(&i32::from(**kind));
+    let kinds: Vec<_> = T::CHANGE_KINDS.iter().filter(is_asked).copied().collect();
+    let newest = recorder.database.newest_position().await.map_err(status)?;
+    let newest = newest.ok_or_else(not_filled)?;
+    if query.snapshot {
+        let first = stream::iter([Ok(page(Vec::new(), &newest, false))]);
+        let last = stream::iter([Ok(FeedPage { is_end: true, ..FeedPage::default() })]);
+        return Ok(first.chain(existing(recorder, kinds)).chain(last).boxed());
+    }
+    let after = query.after.map(|after| FeedPosition::from(&after));
+    let feed = Feed {
+        recorder,
+        kinds,
+        position: after.unwrap_or(newest.position),
+        page: after.is_none().then(|| page(Vec::new(), &newest, true)),
+        sent_at: Instant::now(),
+        is_first: true,
+    };
+    Ok(stream::try_unfold(feed, Feed::step).boxed())
+}
+
+/// A reader of the feed.
+struct Feed<T> {
+    recorder: Arc<Recorder<T>>,
+    kinds: Vec<ChangeKind>,
+    position: FeedPosition,
+    /// The first message, if it is known.
+    page: Option<FeedPage>,
+    sent_at: Instant,
+    is_first: bool,
+}
+
+impl<T: Tables> Feed<T> {
+    async fn step(mut self) -> Result<Option<(FeedPage, Self)>, Status> {
+        let page = match self.page.take() {
+            Some(page) => page,
+            None => self.next().await?,
+        };
+        (self.sent_at, self.is_first) = (Instant::now(), false);
+        Ok(Some((page, self)))
+    }
+
+    /// Waits for changes, or until a message is due without any.
+    async fn next(&mut self) -> Result<FeedPage, Status> {
+        loop {
+            let read_at = std::time::SystemTime::now();
+            let rows = self.recorder.database.changes_after(self.position, ROWS_MAX).await;
+            let rows = rows.map_err(status)?.ok_or_else(expired)?;
+            let mut is_end = rows.len() < ROWS_MAX;
+            let (mut changes, mut last) = (Vec::new(), None);
+            for row in rows {
+                if changes.len() >= CHANGES_MAX {
+                    is_end = false;
+                    break;
+                }
+                changes.extend(row.entries().filter_map(|entry| self.change(entry)));
+                last = Some(row);
+            }
+            let last = last.unwrap_or_else(|| FeedRow::empty(self.position, read_at));
+            self.position = last.position;
+            if !changes.is_empty() || self.is_first || self.sent_at.elapsed() >= HEARTBEAT {
+                return Ok(page(changes, &last, is_end));
+            }
+            if is_end {
+                sleep(POLL_PERIOD).await;
+            }
+        }
+    }
+
+    fn change(&self, entry: &str) -> Option<pb::Change> {
+        let change = T::change(&T::parse(entry)?)?;
+        self.kinds.contains(&change.kind()).then_some(change)
+    }
+}
+
+/// Streams all that exists, a kind after the other.
+fn existing<T: Tables + 'static>(
+    recorder: Arc<Recorder<T>>,
+    kinds: Vec<ChangeKind>,
+) -> impl futures::Stream<Item = Result<FeedPage, Status>> + Send {
+    let of_kind = move |kind| {
+        let recorder = recorder.clone();
+        stream::try_unfold(Some(RowKey::default()), move |after| {
+            let recorder = recorder.clone();
+            async move {
+                let Some(after) = after else { return Ok(None) };
+                let page = recorder.tables.existing(&recorder.database, kind, after).await;
+                page.map(Some).map_err(status)
+            }
+        })
+    };
+    let pages = stream::iter(kinds).flat_map(of_kind);
+    let pages = pages.try_filter(|changes| std::future::ready(!changes.is_empty()));
+    pages.map_ok(|changes| FeedPage { changes, ..FeedPage::default() })
+}
+
+fn page(changes: Vec<pb::Change>, last: &FeedRow, is_end: bool) -> FeedPage {
+    let FeedPosition { sequence, token } = last.position;
+    let position = Some(pb::FeedPosition { sequence, token });
+    FeedPage { changes, position, recorded_at: Some(last.recorded_at.into()), is_end }
+}
+
+impl From<&pb::FeedPosition> for FeedPosition {
+    fn from(position: &pb::FeedPosition) -> Self {
+        Self { sequence: position.sequence, token: position.token }
+    }
+}
+
+fn expired() -> Status {
+    let text = "the change feed does not have what follows the cursor any more; take a snapshot";
+    status::with_reason(Code::OutOfRange, ErrorReason::CursorExpired, text)
+}
+
+fn not_filled() -> Status {
+    let text = "the database does not have all accounts yet";
+    status::with_reason(Code::Unavailable, ErrorReason::StoreUnavailable, text)
+}
+
+fn status(error: Error) -> Status {
+    let error = &error as &dyn std::error::Error;
+    tracing::warn!(error, "change feed not readable");
+    status::store_unavailable()
+}

@@ -1,0 +1,223 @@
+//! The change feed, which recorders write and streams read.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use futures::{TryStreamExt as _, future::join_all, stream::BoxStream};
+use microblog_chassis::status;
+use microblog_domain::Partition;
+use microblog_keyspace::{Change, Keyspace, redis};
+use microblog_proto::common::{ChangeKind, ErrorReason, FeedPage, FeedPosition, FeedQuery};
+use microblog_record::{Recorder, stream_changes};
+use microblog_testkit::{PATIENCE, PostgresServer};
+use tokio::time::timeout;
+use tonic::{Code, Status};
+
+use crate::{JOURNALS, Losing, Setup, key};
+
+type Pages = BoxStream<'static, Result<FeedPage, Status>>;
+
+fn query(after: Option<FeedPosition>) -> FeedQuery {
+    FeedQuery { kinds: vec![ChangeKind::Post.into()], after, snapshot: false }
+}
+
+async fn open(
+    recorder: &Arc<Recorder<Losing>>,
+    after: Option<FeedPosition>,
+) -> Result<Pages, Status> {
+    stream_changes(Some(recorder.clone()), query(after)).await
+}
+
+async fn page(pages: &mut Pages) -> Result<FeedPage, Status> {
+    let page = timeout(PATIENCE, pages.try_next()).await.expect("a message in time");
+    page.map(|page| page.expect("the stream has no end"))
+}
+
+fn assert_expired<T>(result: Result<T, Status>) {
+    let Err(status) = result else { panic!("the position has ended") };
+    assert_eq!(status.code(), Code::OutOfRange, "{status:?}");
+    assert_eq!(status::reason_of(&status), Some(ErrorReason::CursorExpired));
+}
+
+async fn append(keyspace: &Keyspace, partition: Partition, numbers: std::ops::RangeInclusive<u64>) {
+    for number in numbers {
+        let version = format!("1-{number}").parse().unwrap();
+        let change = Change { version, text: format!("{} {number}", partition.number()) };
+        assert!(JOURNALS.append(keyspace, partition, &change).await.unwrap());
+    }
+}
+
+/// Three recorders race for the changes of eight partitions, which are made meanwhile. A reader is
+/// interrupted after each message, and continues at the position of the last one.
+async fn readers_get_all_changes_in_order(setup: Setup) {
+    const PARTITIONS: std::ops::Range<u16> = 0..8;
+    const CHANGES: u64 = 60;
+    let recorders: Vec<_> = (0..3).map(|_| Arc::new(setup.recorder(|_| {}))).collect();
+    recorders[0].run().await.unwrap();
+    let reader = recorders[0].clone();
+    let first = page(&mut open(&reader, None).await.unwrap()).await.unwrap();
+    assert!(first.changes.is_empty());
+
+    let keyspace = setup.keyspace();
+    let make =
+        PARTITIONS.map(|partition| append(&keyspace, Partition::new(partition), 1..=CHANGES));
+    let record = async |recorder: &Arc<Recorder<Losing>>, from: u16| {
+        let mut step = from;
+        loop {
+            let partitions: Vec<_> =
+                PARTITIONS.filter(|at| (at * 7 + step) % 3 > 0).map(Partition::new).collect();
+            recorder.record(&partitions).await.unwrap();
+            step = step.wrapping_add(1);
+            tokio::task::yield_now().await;
+        }
+    };
+    let record_all = join_all(recorders.iter().zip(0..).map(|(recorder, n)| record(recorder, n)));
+    let read = async {
+        let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut position = first.position;
+        while seen.len() < PARTITIONS.len() || seen.values().any(|&newest| newest < CHANGES) {
+            let mut pages = open(&reader, position).await.unwrap();
+            for _ in 0..2 {
+                let page = page(&mut pages).await.unwrap();
+                for change in &page.changes {
+                    let newest = seen.entry(change.user_id).or_default();
+                    assert_eq!(change.version, *newest + 1, "partition {}", change.user_id);
+                    *newest = change.version;
+                }
+                position = page.position;
+            }
+        }
+    };
+    tokio::select! {
+        _ = async { tokio::join!(join_all(make), record_all) } => unreachable!("recorders go on"),
+        done = timeout(PATIENCE * 4, read) => done.expect("all changes in time"),
+    }
+}
+
+#[tokio::test]
+async fn readers_get_all_changes_in_order_from_sqlite() {
+    readers_get_all_changes_in_order(Setup::new().await).await;
+}
+
+#[tokio::test]
+async fn readers_get_all_changes_in_order_from_postgresql() {
+    let postgres = PostgresServer::start().await;
+    readers_get_all_changes_in_order(Setup::with(postgres.url()).await).await;
+}
+
+#[tokio::test]
+async fn there_is_no_feed_before_all_partitions_are_filled_or_without_a_database() {
+    let setup = Setup::new().await;
+    let recorder = Arc::new(setup.recorder(|tables| tables.emptied_at = Some(Partition::new(40))));
+    assert!(recorder.run().await.is_err());
+    let status = open(&recorder, None).await.err().unwrap();
+    assert_eq!(status::reason_of(&status), Some(ErrorReason::StoreUnavailable), "{status:?}");
+
+    let status = stream_changes::<Losing>(None, query(None)).await.err().unwrap();
+    assert_eq!(status::reason_of(&status), Some(ErrorReason::NoDatabase), "{status:?}");
+}
+
+#[tokio::test]
+async fn a_recovery_ends_all_positions() {
+    let setup = Setup::new().await;
+    let (keyspace, recorder) = (setup.keyspace(), Arc::new(setup.recorder(|_| {})));
+    recorder.run().await.unwrap();
+    let mut pages = open(&recorder, None).await.unwrap();
+    page(&mut pages).await.unwrap();
+    let [lost, other] = [1, 2].map(Partition::new);
+    append(&keyspace, other, 1..=1).await;
+    recorder.run().await.unwrap();
+    let before = page(&mut pages).await.unwrap();
+    assert_eq!(before.changes.len(), 1);
+    let () =
+        redis::cmd("DEL").arg(key(lost)).query_async(&mut setup.redis.admin().await).await.unwrap();
+    recorder.run().await.unwrap();
+    recorder.recover_lost().await.unwrap();
+
+    assert_expired(page(&mut pages).await);
+    let mut pages = open(&recorder, before.position).await.unwrap();
+    assert_expired(page(&mut pages).await);
+    // The feed goes on.
+    let mut pages = open(&recorder, None).await.unwrap();
+    let first = page(&mut pages).await.unwrap();
+    append(&keyspace, other, 2..=2).await;
+    recorder.run().await.unwrap();
+    assert_eq!(page(&mut pages).await.unwrap().changes[0].version, 2);
+    let mut again = open(&recorder, first.position).await.unwrap();
+    assert_eq!(page(&mut again).await.unwrap().changes[0].version, 2);
+}
+
+#[tokio::test]
+async fn a_position_ends_where_the_database_is_another_or_older_one() {
+    let setup = Setup::new().await;
+    let recorder = Arc::new(setup.recorder(|_| {}));
+    recorder.run().await.unwrap();
+    let newest = page(&mut open(&recorder, None).await.unwrap()).await.unwrap().position.unwrap();
+    let FeedPosition { sequence, token } = newest;
+    for position in [
+        FeedPosition { sequence: sequence + 1, token },
+        FeedPosition { sequence, token: token ^ 1 },
+        FeedPosition { sequence: u64::MAX, token },
+        FeedPosition::default(),
+    ] {
+        let mut pages = open(&recorder, Some(position)).await.unwrap();
+        assert_expired(page(&mut pages).await);
+    }
+    let mut pages = open(&recorder, Some(newest)).await.unwrap();
+    assert_eq!(page(&mut pages).await.unwrap().position, Some(newest));
+}
+
+#[tokio::test]
+async fn an_idle_stream_has_messages_and_other_kinds_only_move_the_position() {
+    let setup = Setup::new().await;
+    let (keyspace, recorder) = (setup.keyspace(), Arc::new(setup.recorder(|_| {})));
+    recorder.run().await.unwrap();
+    let query = FeedQuery { kinds: vec![ChangeKind::Like.into()], ..FeedQuery::default() };
+    let mut pages = stream_changes(Some(recorder.clone()), query).await.unwrap();
+    let first = page(&mut pages).await.unwrap();
+    append(&keyspace, Partition::new(1), 1..=3).await;
+    recorder.run().await.unwrap();
+    let next = page(&mut pages).await.unwrap();
+    assert_eq!(next.changes, []);
+    assert!(next.position.unwrap().sequence > first.position.unwrap().sequence);
+    assert!(next.is_end && next.recorded_at.is_some());
+    let idle = page(&mut pages).await.unwrap();
+    assert_eq!((idle.changes, idle.position), (Vec::new(), next.position));
+    assert!(idle.recorded_at.unwrap().seconds >= next.recorded_at.unwrap().seconds);
+}
+
+#[tokio::test]
+async fn what_is_older_than_the_retention_is_removed_but_the_newest() {
+    let setup = Setup::new().await;
+    let (keyspace, recorder) = (setup.keyspace(), Arc::new(setup.recorder(|_| {})));
+    recorder.run().await.unwrap();
+    let mut positions = Vec::new();
+    let mut pages = open(&recorder, None).await.unwrap();
+    positions.push(page(&mut pages).await.unwrap().position.unwrap());
+    for number in 1..=3 {
+        append(&keyspace, Partition::new(1), number..=number).await;
+        recorder.run().await.unwrap();
+        positions.push(page(&mut pages).await.unwrap().position.unwrap());
+    }
+    let age = sqlx::query("UPDATE change_feed SET recorded_at = 0 WHERE sequence <> $1")
+        .bind(positions[2].sequence as i64);
+    age.execute(setup.database().writers()).await.unwrap();
+    let jobs = recorder.jobs().into_iter().map(|job| tokio::spawn(job)).collect::<Vec<_>>();
+    let remaining = async || {
+        let rows = sqlx::query_scalar::<_, i64>("SELECT sequence FROM change_feed ORDER BY 1");
+        rows.fetch_all(setup.database().readers()).await.unwrap()
+    };
+    let expected: Vec<i64> = positions[2..].iter().map(|at| at.sequence as i64).collect();
+    microblog_testkit::eventually("old rows are removed", PATIENCE, async || {
+        remaining().await == expected
+    })
+    .await;
+    jobs.into_iter().for_each(|job| job.abort());
+
+    let mut pages = open(&recorder, Some(positions[0])).await.unwrap();
+    assert_expired(page(&mut pages).await);
+    let mut pages = open(&recorder, Some(positions[2])).await.unwrap();
+    assert_eq!(page(&mut pages).await.unwrap().changes[0].version, 3);
+    // The newest is not removed, so a reader of an idle feed does not expire.
+    let mut pages = open(&recorder, Some(positions[3])).await.unwrap();
+    assert_eq!(page(&mut pages).await.unwrap().changes, []);
+}

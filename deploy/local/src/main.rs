@@ -1,6 +1,7 @@
 //! `microblog`: runs servers in one process, on one machine or in production, and has tools that
 //! call them.
 
+mod changes;
 mod demo;
 mod export;
 mod import;
@@ -36,6 +37,7 @@ enum Command {
     Verify(verify::Args),
     Restore(restore::Args),
     Export(export::Args),
+    Changes(changes::Args),
 }
 
 fn main() -> ExitCode {
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
         Command::Verify(args) => block_on(verify::run(args)),
         Command::Restore(args) => block_on(restore::run(args)),
         Command::Export(args) => block_on(export::run(args)),
+        Command::Changes(args) => block_on(changes::run(args)),
     });
     outcome.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");

@@ -119,7 +119,8 @@ where
     call.retry(backoff).when(is_transient).await
 }
 
-fn is_transient(status: &Status) -> bool {
+/// Returns whether a repeated call may succeed.
+pub fn is_transient(status: &Status) -> bool {
     match status.code() {
         Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Aborted => true,
         Code::ResourceExhausted => reason(status) == "OVERLOADED",

@@ -221,7 +221,7 @@ impl Kinds {
             return Ok(Self(KINDS.into_iter().filter(may_see).collect()));
         }
         let is_unknown = |kind: &i32| KINDS.iter().all(|known| i32::from(*known) != *kind);
-        if let Some(index) = kinds.iter().position(|kind| is_unknown(kind)) {
+        if let Some(index) = kinds.iter().position(is_unknown) {
             let field = format!("kinds[{index}]");
             return Err(status::invalid([Invalid::new(field, "is not a kind of changes")]));
         }

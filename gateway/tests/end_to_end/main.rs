@@ -6,6 +6,7 @@ mod account_lists;
 mod actions;
 mod blocks;
 mod call_recorder;
+mod change_feed;
 mod cost;
 mod deletions;
 mod error_precedence;

@@ -5,7 +5,10 @@ use std::{future::pending, net::TcpListener};
 use microblog_chassis::{Peer, Worker, serve, status};
 use microblog_proto::{
     common::ErrorReason,
-    gateway::{self, RootState, gateway_service_client::GatewayServiceClient},
+    gateway::{
+        self, RootState, change_service_client::ChangeServiceClient,
+        gateway_service_client::GatewayServiceClient,
+    },
     relation::RelationState,
 };
 use microblog_testkit::{Authority, Files, PATIENCE, eventually};
@@ -29,6 +32,7 @@ const RATE_LIMITED: Expected = (Code::ResourceExhausted, ErrorReason::RateLimite
 pub(crate) struct Callers {
     files: Files,
     pub(crate) gateway: GatewayServiceClient<Peer>,
+    pub(crate) changes: ChangeServiceClient<Peer>,
 }
 
 impl Callers {
@@ -39,12 +43,13 @@ impl Callers {
         let flag = format!("--callers-file={}", files.path("callers.json").display());
         let config = configured(&[&flag]);
         let service = gateway_service(&config, system.peers.clone(), Worker::ONLY);
-        let gateway = GatewayServiceClient::new(Peer::local(&service, &config.chassis));
-        Self { files, gateway }
+        let peer = Peer::local(&service, &config.chassis);
+        let gateway = GatewayServiceClient::new(peer.clone());
+        Self { files, gateway, changes: ChangeServiceClient::new(peer) }
     }
 
     /// Replaces the file.
-    fn write(&self, name: &str, methods: &[&str], rest: &str) {
+    pub(crate) fn write(&self, name: &str, methods: &[&str], rest: &str) {
         write(&self.files, name, methods, rest);
     }
 }

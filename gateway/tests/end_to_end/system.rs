@@ -69,10 +69,7 @@ impl System {
         let (recorder, mut running) = (CallRecorder::default(), JoinSet::new());
         let user = user_service(&store.url("user"), flags.user).await;
         let relation = relation_service(&store.url("relation"), flags.relation).await;
-        // A new cluster may need some time.
-        for ready in [&user.ready, &relation.ready] {
-            eventually("the store is ready", PATIENCE, async || ready().await).await;
-        }
+        let ready = [user.ready.clone(), relation.ready.clone()];
         let user = peer(recorder.on(user), jobs, &mut running);
         // Calls between services are not recorded.
         let graph = peer(without_jobs(&relation), jobs, &mut running);
@@ -82,6 +79,10 @@ impl System {
         let timeline = peer(recorder.on(timeline), jobs, &mut running);
         let post = post_service(&store.url("post"), flags.post, Some(delivery)).await;
         let post = peer(recorder.on(post), jobs, &mut running);
+        // A new cluster may need some time, and so does a database, which the jobs fill.
+        for ready in ready {
+            eventually("the store is ready", PATIENCE, async || ready().await).await;
+        }
         let peers = Peers { user, relation, post, timeline };
         let service = gateway_service(&config(), peers.clone(), Worker::ONLY);
         let gateway = local(service, jobs, &mut running);

@@ -1,0 +1,221 @@
+//! `microblog changes`: prints the change feed as JSON Lines.
+
+use std::{
+    io::{self, ErrorKind, Write as _},
+    process::ExitCode,
+    time::Duration,
+};
+
+use anyhow::{Context as _, anyhow};
+use clap::ValueEnum;
+use microblog_proto::{
+    common::{Change, ChangeKind},
+    gateway::{SnapshotRequest, WatchRequest, change_service_client::ChangeServiceClient},
+};
+use serde::Serialize;
+use tokio::time::sleep;
+use tonic::{
+    Request, Status,
+    metadata::{Ascii, MetadataValue},
+    transport::Channel,
+};
+
+use crate::remote::{self, GATEWAY_URL};
+
+/// How long a broken stream pauses before it is opened again.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+
+/// Prints changes of accounts, relations and posts as JSON Lines, as they happen.
+///
+/// Needs a service caller of the gateway's --callers-file that may call ChangeService.Watch and
+/// ChangeService.Snapshot. After the changes of each message comes a line with the cursor behind them.
+/// Continues after failures of servers, until it is interrupted.
+///
+/// Exits with 2 if the call is rejected, also because the cursor has expired: then take a snapshot.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// URL of the gateway.
+    #[arg(long, value_name = "URL", default_value = GATEWAY_URL, env = "MICROBLOG_GATEWAY_URL")]
+    gateway_url: String,
+    /// Name and secret of the service caller; not needed with a certificate.
+    #[arg(long, value_name = "NAME:SECRET", env = "MICROBLOG_CALLER", hide_env_values = true)]
+    caller: Option<String>,
+    /// The kinds of changes, separated by commas; all that the caller may see by default.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "KINDS")]
+    kinds: Vec<Kind>,
+    /// The cursor to continue behind. Without it, begins now.
+    #[arg(long, value_name = "CURSOR", conflicts_with = "snapshot")]
+    cursor: Option<String>,
+    /// Prints what exists instead, and ends with the cursor to continue behind.
+    #[arg(long)]
+    snapshot: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  export MICROBLOG_CALLER=search:$secret
+  microblog changes --kinds follow,post
+  microblog changes --snapshot > state.jsonl
+  microblog changes --cursor $(tail -n 1 state.jsonl | jq --raw-output .cursor)";
+
+/// A kind of changes.
+#[derive(Clone, Copy, ValueEnum)]
+enum Kind {
+    Account,
+    Follow,
+    Block,
+    Mute,
+    Post,
+    Repost,
+    Comment,
+    Like,
+}
+
+impl Kind {
+    fn to_wire(self) -> ChangeKind {
+        match self {
+            Self::Account => ChangeKind::Account,
+            Self::Follow => ChangeKind::Follow,
+            Self::Block => ChangeKind::Block,
+            Self::Mute => ChangeKind::Mute,
+            Self::Post => ChangeKind::Post,
+            Self::Repost => ChangeKind::Repost,
+            Self::Comment => ChangeKind::Comment,
+            Self::Like => ChangeKind::Like,
+        }
+    }
+}
+
+/// A line of a change.
+#[derive(Serialize)]
+struct Line {
+    kind: String,
+    ended: bool,
+    #[serde(skip_serializing_if = "is_zero")]
+    user_id: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    target_id: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    post_id: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    repost_id: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    comment_id: u64,
+    version: u64,
+}
+
+/// The line behind the changes of a message.
+#[derive(Serialize)]
+struct CursorLine<'a> {
+    cursor: &'a str,
+}
+
+/// Why the command ends.
+enum End {
+    /// The reader of standard output has closed it.
+    Closed,
+    Failed(Status),
+}
+
+/// Runs the command.
+pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let channel = remote::connect(&args.gateway_url).await?;
+    let caller = args.caller.as_deref().map(|caller| format!("Caller {caller}").parse());
+    let caller = caller.transpose().context("--caller has invalid characters")?;
+    let kinds = args.kinds.iter().map(|kind| kind.to_wire().into()).collect();
+    let feed = Feed { client: ChangeServiceClient::new(channel), caller, kinds };
+    let ended = match args.snapshot {
+        true => feed.print_snapshot().await,
+        false => feed.print_changes(args.cursor.unwrap_or_default()).await,
+    };
+    match ended {
+        Ok(()) | Err(End::Closed) => Ok(ExitCode::SUCCESS),
+        Err(End::Failed(status)) => Err(anyhow!(remote::error_message(&status))),
+    }
+}
+
+struct Feed {
+    client: ChangeServiceClient<Channel>,
+    caller: Option<MetadataValue<Ascii>>,
+    kinds: Vec<i32>,
+}
+
+impl Feed {
+    /// Prints changes behind a cursor. Opens a stream again that fails for the moment.
+    async fn print_changes(&self, mut cursor: String) -> Result<(), End> {
+        loop {
+            match self.print_until_failure(&mut cursor).await {
+                Err(End::Failed(status)) if remote::is_transient(&status) => {
+                    eprintln!("interrupted, retrying: {}", remote::error_message(&status));
+                    sleep(RETRY_DELAY).await;
+                }
+                ended => return ended,
+            }
+        }
+    }
+
+    async fn print_until_failure(&self, cursor: &mut String) -> Result<(), End> {
+        let request = WatchRequest { kinds: self.kinds.clone(), cursor: cursor.clone() };
+        let mut messages = self
+            .client
+            .clone()
+            .watch(self.request(request))
+            .await
+            .map_err(End::Failed)?
+            .into_inner();
+        while let Some(message) = messages.message().await.map_err(End::Failed)? {
+            print(&message.changes, &message.cursor)?;
+            *cursor = message.cursor;
+        }
+        Err(End::Failed(Status::unavailable("the gateway has ended the stream")))
+    }
+
+    async fn print_snapshot(&self) -> Result<(), End> {
+        let request = self.request(SnapshotRequest { kinds: self.kinds.clone() });
+        let mut messages =
+            self.client.clone().snapshot(request).await.map_err(End::Failed)?.into_inner();
+        while let Some(message) = messages.message().await.map_err(End::Failed)? {
+            print(&message.changes, &message.cursor)?;
+        }
+        Ok(())
+    }
+
+    fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        if let Some(caller) = &self.caller {
+            request.metadata_mut().insert("authorization", caller.clone());
+        }
+        request
+    }
+}
+
+fn print(changes: &[Change], cursor: &str) -> Result<(), End> {
+    let write = || {
+        let mut output = io::stdout().lock();
+        for change in changes {
+            serde_json::to_writer(&mut output, &line(change))?;
+            writeln!(output)?;
+        }
+        if !cursor.is_empty() {
+            serde_json::to_writer(&mut output, &CursorLine { cursor })?;
+            writeln!(output)?;
+        }
+        output.flush()
+    };
+    write().map_err(|error: io::Error| match error.kind() {
+        ErrorKind::BrokenPipe => End::Closed,
+        _ => End::Failed(Status::internal(format!("standard output: {error}"))),
+    })
+}
+
+fn line(change: &Change) -> Line {
+    let kind = change.kind().as_str_name().trim_start_matches("CHANGE_KIND_").to_lowercase();
+    let &Change { ended, user_id, target_id, post_id, repost_id, comment_id, version, .. } = change;
+    Line { kind, ended, user_id, target_id, post_id, repost_id, comment_id, version }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
+fn is_zero(id: &u64) -> bool {
+    *id == 0
+}

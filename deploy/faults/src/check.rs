@@ -13,7 +13,11 @@ use tokio::time::{Instant, sleep};
 
 pub(crate) use self::read_back::{as_viewer, login};
 use self::{invariants::Findings, read_back::World};
-use crate::{load::Shared, model::Loss};
+use crate::{
+    feed::{self, FeedReader},
+    load::Shared,
+    model::Loss,
+};
 
 /// Fan-out and sweepers may take this long.
 const SETTLED: Duration = Duration::from_secs(60);
@@ -35,11 +39,16 @@ pub(crate) async fn check(
     gateway: &str,
     database: Option<&PostgresServer>,
     shared: &Rc<Shared>,
+    reader: &FeedReader,
     losses: &[Loss],
 ) -> Result<Checked> {
     let deadline = Instant::now() + SETTLED;
     loop {
-        let world = match World::read(gateway, &shared.model.borrow()).await {
+        let read = async {
+            let world = World::read(gateway, &shared.model.borrow()).await?;
+            anyhow::Ok((world, feed::snapshot(gateway).await?))
+        };
+        let (world, snapshot) = match read.await {
             Err(_) if Instant::now() < deadline => {
                 sleep(PAUSE).await;
                 continue;
@@ -47,7 +56,10 @@ pub(crate) async fn check(
             read => read?,
         };
         let recorded = database.map(record::recorded);
-        let found = Findings::of(&shared.model.borrow(), &world, recorded.as_ref(), losses);
+        let mut found = Findings::of(&shared.model.borrow(), &world, recorded.as_ref(), losses);
+        let shown = feed::without_texts(&record::shown(&world));
+        found.fed("a snapshot of the feed", &snapshot.shown(), &shown);
+        found.fed("a reader of the feed", &reader.known().unwrap_or_default().shown(), &shown);
         if found.violations.is_empty() || Instant::now() >= deadline {
             let Findings { comparisons, lost, violations } = found;
             return Ok(Checked { comparisons, lost, violations });

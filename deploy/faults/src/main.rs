@@ -5,6 +5,7 @@
 mod check;
 mod clock;
 mod faults;
+mod feed;
 mod load;
 mod model;
 mod report;

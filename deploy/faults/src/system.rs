@@ -9,7 +9,7 @@ mod network;
 mod redis;
 mod server;
 
-use std::{cell::RefCell, path::Path, time::Duration};
+use std::{cell::RefCell, fs, path::Path, time::Duration};
 
 use anyhow::{Context as _, ensure};
 use clap::ValueEnum;
@@ -30,6 +30,8 @@ pub(crate) use self::{
     redis::{Redis, StoreKind, erase},
     server::Server,
 };
+
+use crate::feed;
 
 /// Longer than any write of a server that nobody waits for any more, in milliseconds.
 pub(crate) const WRITE_BUDGET_MS: u64 = 2_000;
@@ -173,7 +175,11 @@ impl System {
             Equipment::Clocks => Clock::Servers.prepare(system.directory.path())?.to_vec(),
             _ => Vec::new(),
         };
+        let callers = system.directory.path().join("callers.json");
+        fs::write(&callers, feed::CALLERS)?;
         for server in &mut system.servers {
+            let callers = ("MICROBLOG_CALLERS_FILE".to_owned(), callers.display().to_string());
+            server.environment.push(callers);
             let common = launch::DEFAULTS.map(|(name, value)| (name.to_owned(), value.to_owned()));
             server.environment.extend(common);
             if let Some(certificates) = &system.certificates {

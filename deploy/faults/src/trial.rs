@@ -9,6 +9,7 @@ use microblog_local::launch::Layout;
 use crate::{
     check::{Checked, check},
     clock::Millis,
+    feed::FeedReader,
     load::Load,
     model::{Loss, Partition},
     system::{Setup, StoreKind, System},
@@ -97,6 +98,7 @@ pub(crate) struct Trial {
     pub(crate) impairment: Duration,
     pub(crate) system: System,
     pub(crate) load: Load,
+    pub(crate) reader: FeedReader,
     /// The losses that the durability level permits, each of which must be seen.
     pub(crate) losses: Vec<Loss>,
 }
@@ -120,7 +122,8 @@ impl Trial {
         let system = System::start(setup).await?;
         system.wait_until_filled().await;
         let load = Load::start(&system.gateways(), seed).await?;
-        Ok(Self { setup, calls, impairment, system, load, losses: Vec::new() })
+        let reader = FeedReader::start(&system.gateways(), seed)?;
+        Ok(Self { setup, calls, impairment, system, load, reader, losses: Vec::new() })
     }
 
     /// Waits until the load has gone on for some time.
@@ -161,7 +164,8 @@ impl Trial {
         let mut all = Checked::default();
         for gateway in self.system.gateways() {
             let database = self.system.database.server();
-            let checked = check(gateway, database, &self.load.shared, &self.losses).await?;
+            let checked =
+                check(gateway, database, &self.load.shared, &self.reader, &self.losses).await?;
             all.comparisons += checked.comparisons;
             all.lost = all.lost.max(checked.lost);
             all.violations.extend(checked.violations);

@@ -123,6 +123,14 @@ impl Findings {
         self.violations.extend(missing.chain(others));
     }
 
+    /// The change feed leads to what is shown.
+    pub(super) fn fed(&mut self, what: &str, known: &BTreeSet<String>, shown: &BTreeSet<String>) {
+        self.comparisons += shown.len();
+        let missing = shown.difference(known).map(|it| format!("{what} lacks `{it}`"));
+        let others = known.difference(shown).map(|it| format!("only {what} has `{it}`"));
+        self.violations.extend(missing.chain(others));
+    }
+
     /// Both sides of edges agree, and counts equal lists.
     fn lists(&mut self, model: &Model, account: &Account, world: &World) {
         let id = account.id;

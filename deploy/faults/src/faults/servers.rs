@@ -5,7 +5,8 @@ use std::{path::Path, time::Duration};
 use anyhow::{Context as _, Result};
 use microblog_local::launch::program;
 use nix::sys::signal::Signal;
-use tokio::time::sleep;
+use rand::RngExt as _;
+use tokio::time::{Instant, sleep};
 
 use super::{five, waiting};
 use crate::{
@@ -93,6 +94,17 @@ pub(super) fn all() -> Vec<Fault> {
         "calls go on",
         replicas(),
         |trial| Box::pin(replica_frozen(trial, "microblog")),
+    ));
+    faults.push(Fault::new(
+        "feed-killed",
+        "a random server is killed (SIGKILL) and starts again, for 10 s (--long: 60 s); readers of the \
+         change feed stop and continue at any moment",
+        "failed reads, no expired cursor",
+        vec![
+            Setup::five(StoreKind::Single, Level::Local),
+            Setup::replicas(StoreKind::Cluster, Level::Recorded),
+        ],
+        |trial| Box::pin(feed_killed(trial)),
     ));
     faults.push(Fault::new(
         "all-restarted",
@@ -194,6 +206,26 @@ fn calls_go_on(trial: &Trial, replica: &Server, served: u64, since: usize) -> Bi
     let unknown = trial.load.shared.log.unknown(since);
     let is_seen = if replica.has_gateway() { unknown > 0 } else { served > SERVED };
     Bite::seen_if(is_seen, format!("calls go on, {unknown} unknown outcomes"))
+}
+
+/// A random server is killed (SIGKILL) and starts again, for some time. No cursor of the change feed
+/// expires.
+async fn feed_killed(trial: &mut Trial) -> Result<Bite> {
+    trial.before().await;
+    let (failed, expired) = trial.reader.failures();
+    let until = Instant::now() + trial.impairment;
+    let mut killed = 0;
+    while Instant::now() < until {
+        let servers = trial.system.servers();
+        trial.system.kill(&servers[rand::rng().random_range(0..servers.len())]);
+        killed += 1;
+        trial.system.start_servers().await?;
+        trial.after().await;
+    }
+    let (now_failed, now_expired) = trial.reader.failures();
+    let (failed, expired) = (now_failed - failed, now_expired - expired);
+    let seen = format!("{killed} killed servers, {failed} failed reads, {expired} expired cursors");
+    Ok(Bite::seen_if(failed > 0 && expired == 0, seen))
 }
 
 /// Each server is stopped (SIGTERM) and started again, callees first.

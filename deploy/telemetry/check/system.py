@@ -34,7 +34,7 @@ CALLER = (("authorization", f"Caller check:{SECRET}"),)
 CALLERS = {"callers": [{
     "name": "check",
     "secrets_sha256": [hashlib.sha256(SECRET.encode()).hexdigest()],
-    "methods": ["CheckAvailability"],
+    "methods": ["CheckAvailability", "ChangeService.Watch"],
 }]}
 # A name, as the first field of a request.
 NAME = b"\x0a\x03zoe"
@@ -177,11 +177,15 @@ def running(programs, directory):
     up = [programs / "microblog", "up", "--data-dir", "data", "--port-base", str(base),
           "--metrics-listen", system.targets[0]]
     environment = {"PATH": os.environ["PATH"]}
-    with processes.running(up, directory, env=environment) as process, _user(system) as user:
+    (directory / "callers.json").write_text(json.dumps(CALLERS))
+    up_environment = environment | {"MICROBLOG_CALLERS_FILE": "callers.json"}
+    # Continues after faults.
+    changes = [programs / "microblog", "changes", "--gateway-url", f"http://127.0.0.1:{base}",
+               "--caller", f"check:{SECRET}"]
+    with processes.running(up, directory, env=up_environment) as process, _user(system) as user:
         is_ready = lambda: "\nready" in process.log.read_text()
         if not processes.eventually(is_ready, every_s=0.1):
             raise SystemExit(f"microblog up is not ready:{processes.end_of(process.log)}")
-        (directory / "callers.json").write_text(json.dumps(CALLERS))
         gateway = [
             programs / "microblog-gateway", "--listen", f"127.0.0.1:{system.gateway_port}",
             "--metrics-listen", system.targets[1], "--user-url",
@@ -191,7 +195,8 @@ def running(programs, directory):
         ]
         for name, place in (("relation", RELATION), ("post", POST), ("timeline", TIMELINE)):
             gateway += [f"--{name}-url", f"http://127.0.0.1:{base + place}"]
-        with processes.running(gateway, directory, env=environment) as process:
+        with processes.running(gateway, directory, env=environment) as process, \
+                processes.running(changes, directory, env=environment):
             if not processes.eventually(lambda: system.call_gateway(1) == 1):
                 raise SystemExit(f"the gateway does not answer:{processes.end_of(process.log)}")
             yield system

@@ -1,6 +1,7 @@
 //! `microblog changes`: prints the change feed as JSON Lines.
 
 use std::{
+    error::Error as _,
     io::{self, ErrorKind, Write as _},
     process::ExitCode,
     time::Duration,
@@ -146,7 +147,10 @@ impl Feed {
     async fn print_changes(&self, mut cursor: String) -> Result<(), End> {
         loop {
             match self.print_until_failure(&mut cursor).await {
-                Err(End::Failed(status)) if remote::is_transient(&status) => {
+                // A status with a source is a broken connection, not a response.
+                Err(End::Failed(status))
+                    if remote::is_transient(&status) || status.source().is_some() =>
+                {
                     eprintln!("interrupted, retrying: {}", remote::error_message(&status));
                     sleep(RETRY_DELAY).await;
                 }
@@ -172,9 +176,13 @@ impl Feed {
     }
 
     async fn print_snapshot(&self) -> Result<(), End> {
-        let request = self.request(SnapshotRequest { kinds: self.kinds.clone() });
-        let mut messages =
-            self.client.clone().snapshot(request).await.map_err(End::Failed)?.into_inner();
+        // A new database is filled first.
+        let opened = remote::retry(|| {
+            let request = self.request(SnapshotRequest { kinds: self.kinds.clone() });
+            let mut client = self.client.clone();
+            async move { client.snapshot(request).await }
+        });
+        let mut messages = opened.await.map_err(End::Failed)?.into_inner();
         while let Some(message) = messages.message().await.map_err(End::Failed)? {
             print(&message.changes, &message.cursor)?;
         }

@@ -3,7 +3,11 @@
 
 mod sources;
 
-use std::time::{Instant, SystemTime};
+use std::{
+    collections::VecDeque,
+    mem,
+    time::{Instant, SystemTime},
+};
 
 use futures::{
     StreamExt as _, TryStreamExt as _, future,
@@ -59,12 +63,9 @@ pub(crate) async fn watch(
     let cursor = kinds.read_cursor(&request.cursor)?;
     let permit = gateway.limits.acquire_change_stream(caller.name())?;
     chassis::context::watch()?;
-    let open = async |source: Source| {
-        let query = kinds.query(false, cursor.of(source));
-        let pages = source.open(&gateway.peers, query).await?;
-        Ok::<_, Status>(pages.map_ok(move |page| (source, page)).boxed())
-    };
-    let pages = future::try_join_all(kinds.sources().map(open)).await?;
+    let sources = kinds.open(gateway, &cursor, false).await?;
+    let tagged =
+        |(source, pages): (Source, Pages)| pages.map_ok(move |page| (source, page)).boxed();
     let watch = Watch {
         metrics: FeedMetrics::register(),
         right: Right {
@@ -73,7 +74,7 @@ pub(crate) async fn watch(
             method: WATCH,
             checked_at: Instant::now(),
         },
-        pages: stream::select_all(pages),
+        pages: stream::select_all(sources.into_iter().map(tagged)),
         kinds,
         cursor,
         _permit: permit,
@@ -81,7 +82,8 @@ pub(crate) async fn watch(
     Ok(stream::try_unfold(watch, Watch::step).boxed())
 }
 
-/// Streams what exists. One call of each service that has some of the kinds, one after the other.
+/// Streams what exists, of one service after the other. One call of each service that has some of the
+/// kinds.
 pub(crate) async fn snapshot(
     gateway: &Gateway,
     caller: AuthenticatedCaller,
@@ -90,21 +92,11 @@ pub(crate) async fn snapshot(
     let kinds = Kinds::parse(&request.kinds, &caller)?;
     let permit = gateway.limits.acquire_change_stream(caller.name())?;
     chassis::context::watch()?;
-    let mut sources: Vec<_> = kinds.sources().collect();
-    sources.reverse();
+    let cursor = Cursor::default();
+    let sources = kinds.open(gateway, &cursor, true).await?.into();
     let right =
         Right { gateway: gateway.clone(), caller, method: SNAPSHOT, checked_at: Instant::now() };
-    let mut snapshot = Snapshot {
-        right,
-        kinds,
-        sources,
-        current: None,
-        cursor: Cursor::default(),
-        is_done: false,
-        _permit: permit,
-    };
-    // So that the call fails if the first service rejects it.
-    snapshot.open_next().await?;
+    let snapshot = Snapshot { right, kinds, sources, cursor, is_done: false, _permit: permit };
     Ok(stream::try_unfold(snapshot, Snapshot::step).boxed())
 }
 
@@ -164,9 +156,8 @@ impl Watch {
 struct Snapshot {
     right: Right,
     kinds: Kinds,
-    /// The services that follow the current one, the next one last.
-    sources: Vec<Source>,
-    current: Option<(Source, Pages)>,
+    /// The services that have more.
+    sources: VecDeque<(Source, Pages)>,
     cursor: Cursor,
     is_done: bool,
     _permit: WatchPermit<String>,
@@ -175,36 +166,25 @@ struct Snapshot {
 impl Snapshot {
     /// Returns the next message.
     async fn step(mut self) -> Result<Option<(SnapshotResponse, Self)>, Status> {
-        if self.is_done {
-            return Ok(None);
-        }
-        while let Some((source, pages)) = &mut self.current {
+        while let Some((source, pages)) = self.sources.front_mut() {
             self.right.check(&self.kinds)?;
             let page = pages.try_next().await?.ok_or_else(unavailable)?;
             if page.position.is_some() {
                 self.cursor.set(*source, &page)?;
             }
             if page.is_end {
-                self.current = None;
-                self.open_next().await?;
+                self.sources.pop_front();
             }
             if !page.changes.is_empty() {
                 let (changes, cursor) = (page.changes, String::new());
                 return Ok(Some((SnapshotResponse { changes, cursor }, self)));
             }
         }
-        self.is_done = true;
+        if mem::replace(&mut self.is_done, true) {
+            return Ok(None);
+        }
         let cursor = self.kinds.cursor(&self.cursor);
         Ok(Some((SnapshotResponse { changes: Vec::new(), cursor }, self)))
-    }
-
-    async fn open_next(&mut self) -> Result<(), Status> {
-        if let Some(source) = self.sources.pop() {
-            let query = self.kinds.query(true, None);
-            let pages = source.open(&self.right.gateway.peers, query).await?;
-            self.current = Some((source, pages));
-        }
-        Ok(())
     }
 }
 
@@ -244,9 +224,19 @@ impl Kinds {
         Source::ALL.into_iter().filter(has)
     }
 
-    fn query(&self, snapshot: bool, after: Option<FeedPosition>) -> FeedQuery {
-        let kinds = self.0.iter().map(|&kind| kind.into()).collect();
-        FeedQuery { kinds, after, snapshot }
+    /// Opens the streams of these services, each behind its position in a cursor.
+    async fn open(
+        &self,
+        gateway: &Gateway,
+        cursor: &Cursor,
+        snapshot: bool,
+    ) -> Result<Vec<(Source, Pages)>, Status> {
+        let open = async |source: Source| {
+            let kinds = self.0.iter().map(|&kind| kind.into()).collect();
+            let query = FeedQuery { kinds, after: cursor.of(source), snapshot };
+            Ok::<_, Status>((source, source.open(&gateway.peers, query).await?))
+        };
+        future::try_join_all(self.sources().map(open)).await
     }
 
     // A cursor has no meaning for other kinds: changes of them before it may have been left out.

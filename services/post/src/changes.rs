@@ -65,26 +65,33 @@ pub(crate) async fn existing(
     kind: ChangeKind,
     [first, second, _]: RowKey,
 ) -> Result<ExistingPage, Error> {
-    const POSTS: &str = "SELECT id, 0, author FROM posts WHERE id > $1 + $2 AND deleted = 0 \
+    // The third column is not 0 if the entry has ended.
+    const POSTS: &str = "SELECT id, 0, deleted, author FROM posts WHERE id > $1 + $2 \
         ORDER BY id LIMIT $3";
-    const COMMENTS: &str = "SELECT post, id, author FROM comments \
-        WHERE (post, id) > ($1, $2) AND deleted = 0 ORDER BY post, id LIMIT $3";
-    const LIKES: &str = "SELECT post, member, since FROM likes \
-        WHERE (post, member) > ($1, $2) AND ended = 0 ORDER BY post, member LIMIT $3";
-    const REPOSTS: &str = "SELECT post, member FROM reposts \
-        WHERE (post, member) > ($1, $2) AND ended = 0 ORDER BY post, member LIMIT $3";
-    type Decode = fn(&AnyRow) -> Result<pb::Change, sqlx::Error>;
+    const COMMENTS: &str = "SELECT post, id, deleted, author FROM comments \
+        WHERE (post, id) > ($1, $2) ORDER BY post, id LIMIT $3";
+    const LIKES: &str = "SELECT post, member, ended, since FROM likes \
+        WHERE (post, member) > ($1, $2) ORDER BY post, member LIMIT $3";
+    const REPOSTS: &str = "SELECT post, member, ended FROM reposts \
+        WHERE (post, member) > ($1, $2) ORDER BY post, member LIMIT $3";
+    type Decode = fn(&AnyRow) -> Result<Option<pb::Change>, sqlx::Error>;
     let (statement, decode): (_, Decode) = match kind {
-        ChangeKind::Post => (POSTS, |row| Ok(post(read(row, 0)?, read(row, 2)?))),
+        ChangeKind::Post => (POSTS, |row| if_exists(row, post(read(row, 0)?, read(row, 3)?))),
         ChangeKind::Comment => {
-            (COMMENTS, |row| Ok(comment(read(row, 0)?, read(row, 1)?, read(row, 2)?)))
+            (COMMENTS, |row| if_exists(row, comment(read(row, 0)?, read(row, 1)?, read(row, 3)?)))
         }
-        ChangeKind::Like => (LIKES, |row| Ok(like(read(row, 0)?, read(row, 1)?, read(row, 2)?))),
-        ChangeKind::Repost => (REPOSTS, |row| Ok(repost(read(row, 0)?, read(row, 1)?))),
+        ChangeKind::Like => {
+            (LIKES, |row| if_exists(row, like(read(row, 0)?, read(row, 1)?, read(row, 3)?)))
+        }
+        ChangeKind::Repost => (REPOSTS, |row| if_exists(row, repost(read(row, 0)?, read(row, 1)?))),
         _ => return Ok((Vec::new(), None)),
     };
     let (changes, next) = existing_page(database, statement, [], [first, second], decode).await?;
     Ok((changes, next.map(|[first, second]| [first, second, 0])))
+}
+
+fn if_exists(row: &AnyRow, change: pb::Change) -> Result<Option<pb::Change>, sqlx::Error> {
+    Ok((read(row, 2)? == 0).then_some(change))
 }
 
 #[cfg(test)]

@@ -57,8 +57,8 @@ pub(crate) async fn existing(
     kind: ChangeKind,
     [partition, source, target]: RowKey,
 ) -> Result<ExistingPage, Error> {
-    const PAGE: &str = "SELECT source, target, version FROM edges \
-        WHERE partition = $1 AND kind = $2 AND (source, target) > ($3, $4) AND ended = 0 \
+    const PAGE: &str = "SELECT source, target, version, ended FROM edges \
+        WHERE partition = $1 AND kind = $2 AND (source, target) > ($3, $4) \
         ORDER BY source, target LIMIT $5";
     let Some(list) = list(kind) else { return Ok((Vec::new(), None)) };
     let bound = [partition, list as i64];
@@ -72,9 +72,10 @@ pub(crate) async fn existing(
     Ok((changes.into_iter().map(of_kind).collect(), next))
 }
 
-fn edge(row: &AnyRow) -> Result<pb::Change, sqlx::Error> {
+fn edge(row: &AnyRow) -> Result<Option<pb::Change>, sqlx::Error> {
     let (user_id, target_id, version) = (read(row, 0)?, read(row, 1)?, read(row, 2)?);
-    Ok(pb::Change { user_id, target_id, version, ..pb::Change::default() })
+    let edge = pb::Change { user_id, target_id, version, ..pb::Change::default() };
+    Ok((read(row, 3)? == 0).then_some(edge))
 }
 
 #[cfg(test)]

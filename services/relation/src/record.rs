@@ -17,7 +17,10 @@ use microblog_proto::common::{self as pb, ChangeKind};
 use microblog_record::{
     Damaged, Database, Error as DatabaseError, ExistingPage, Migration, POSITIONS, RecordError,
     Recorder, Replace, RowKey, Tables, Work, WriteTransaction, change_feed,
-    sql::{ROWS_MAX, check_partition, number, read, read_id, read_partition, rows, statement},
+    sql::{
+        ROWS_MAX, check_partition, key_behind, number, read, read_id, read_partition, rows,
+        statement,
+    },
 };
 use sqlx::{Row as _, any::AnyRow};
 
@@ -454,15 +457,13 @@ impl Restore<'_> {
     }
 }
 
-/// Returns the cursor behind a row. A value that is not a number, as SQLite may have, is behind all
-/// that are.
+/// Returns the cursor behind a row.
 fn behind(row: &AnyRow, first: &str, second: &str) -> Option<Cursor> {
     let [kind, first, second] =
         ["kind", first, second].map(|column| row.try_get::<i64, _>(column).ok());
-    Some(match (kind?, first, second) {
-        (kind, Some(first), Some(second)) => [kind, first, second],
-        (kind, Some(first), None) => [kind, first.saturating_add(1), i64::MIN],
-        (kind, None, _) => [kind.saturating_add(1), i64::MIN, i64::MIN],
+    Some(match (kind?, key_behind(first, second)) {
+        (kind, Some([first, second])) => [kind, first, second],
+        (kind, None) => [kind.saturating_add(1), i64::MIN, i64::MIN],
     })
 }
 

@@ -28,12 +28,13 @@ pub(crate) async fn existing(
     database: &Database,
     [after, ..]: RowKey,
 ) -> Result<ExistingPage, Error> {
-    const PAGE: &str = "SELECT account, 0, card_version FROM accounts WHERE account > $1 + $2 \
-        AND NOT EXISTS (SELECT 1 FROM deleted_accounts deleted \
-        WHERE deleted.account = accounts.account) ORDER BY account LIMIT $3";
+    const PAGE: &str = "SELECT account, 0, card_version, (SELECT COUNT(*) FROM deleted_accounts \
+        WHERE deleted_accounts.account = accounts.account) FROM accounts \
+        WHERE account > $1 + $2 ORDER BY account LIMIT $3";
     let decode = |row: &AnyRow| {
         let id = read(row, 0)?;
-        Ok(account(id, read(row, 2)?.max(id), false))
+        let account = account(id, read(row, 2)?.max(id), false);
+        Ok((read(row, 3)? == 0).then_some(account))
     };
     let (changes, next) = existing_page(database, PAGE, [], [after, 0], decode).await?;
     Ok((changes, next.map(|[id, _]| [id, 0, 0])))

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helper fails with the test")]
 
+mod changes;
 mod databases;
 mod errors;
 mod export;

@@ -103,6 +103,14 @@ async fn account_is_erased(aging: &Aging, World { own, reposts, others }: &World
         let secrets = format!("SELECT COUNT(*) FROM {table} WHERE text LIKE '%secret%'");
         assert_eq!(aging.count(&secrets).await, 0, "{table}");
     }
+    // The change feed has each end, also of what only the archive had.
+    let others = others.id;
+    for end in [format!("unlike {others} {GONE} %"), format!("uncomment {others} %")] {
+        let told = format!(
+            "SELECT COUNT(*) FROM change_feed WHERE entries LIKE '{end}' OR entries LIKE '%\n{end}'"
+        );
+        assert!(aging.count(&told).await > 0, "{end}");
+    }
     let rows = format!("SELECT COUNT(*) FROM posts WHERE author = {GONE}");
     assert_eq!(aging.count(&rows).await, 0);
 }

@@ -41,11 +41,6 @@ pub(crate) struct FeedRow {
 }
 
 impl FeedRow {
-    /// Returns the end of the feed at a moment.
-    pub(crate) fn empty(position: FeedPosition, at: SystemTime) -> Self {
-        Self { position, recorded_at: at, entries: String::new() }
-    }
-
     /// Returns the journal entries.
     pub(crate) fn entries(&self) -> impl Iterator<Item = &str> {
         self.entries.lines()
@@ -127,7 +122,8 @@ impl Database {
         self.read("SELECT change_feed", work).await
     }
 
-    /// Returns up to `count` rows behind a position; `None` if the position has ended.
+    /// Returns up to `count` rows behind a position; `None` if the position has ended, or if a row is
+    /// missing behind it.
     pub(crate) async fn changes_after(
         &self,
         position: FeedPosition,
@@ -145,19 +141,22 @@ impl Database {
         };
         let mut rows = self.read("SELECT change_feed", work).await?;
         let is_there = rows.first().is_some_and(|row| row.position == position);
-        Ok(is_there.then(|| rows.split_off(1)))
+        let follows = |pair: &[FeedRow]| pair[1].position.sequence - pair[0].position.sequence == 1;
+        Ok((is_there && rows.windows(2).all(follows)).then(|| rows.split_off(1)))
     }
 
     /// Removes what the feed has from before its retention, and from before it was restarted. Keeps
     /// the newest row.
     pub(crate) async fn purge_change_feed(&self) -> Result<(), Error> {
+        // Only from its beginning: the clocks of the processes that wrote the rows may differ.
         const PURGE: &str = "DELETE FROM change_feed WHERE sequence IN (SELECT sequence \
-            FROM change_feed WHERE (recorded_at < $1 \
-            OR sequence < (SELECT oldest FROM change_feed_state)) \
-            AND sequence < (SELECT newest FROM change_feed_state) ORDER BY sequence LIMIT $2)";
+            FROM change_feed WHERE sequence < (SELECT newest FROM change_feed_state) \
+            AND (sequence < (SELECT oldest FROM change_feed_state) OR sequence < COALESCE(\
+            (SELECT MIN(sequence) FROM change_feed WHERE recorded_at >= $1), $2)) \
+            ORDER BY sequence LIMIT $3)";
         let before = unix_ms(SystemTime::now() - self.change_feed_retention());
         loop {
-            let purge = sqlx::query(PURGE).bind(before).bind(REMOVED_TOGETHER);
+            let purge = sqlx::query(PURGE).bind(before).bind(i64::MAX).bind(REMOVED_TOGETHER);
             let work = async { purge.execute(self.writers()).await };
             let removed = self.write("DELETE change_feed", work).await?.rows_affected();
             if removed < REMOVED_TOGETHER as u64 {

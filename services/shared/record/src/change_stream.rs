@@ -5,8 +5,9 @@
 //! reader costs nothing.
 
 use std::{
+    collections::VecDeque,
     sync::Arc,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use futures::{
@@ -29,13 +30,14 @@ const POLL_PERIOD: Duration = Duration::from_millis(200);
 /// How often a stream without changes has a message.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
-/// The most rows of the feed that are read at once: up to 50 KB each.
+/// The most rows of the feed that are read at once: up to 100 KB each.
 const ROWS_MAX: usize = 32;
 
 /// The number of changes at which a message is complete. A row of the feed has up to 1,000 more.
 const CHANGES_MAX: usize = 1_000;
 
-/// Streams changes of a service, or what exists there. The first message has no changes.
+/// Streams changes of a service, or what exists there. Without a position to continue behind, the first
+/// message has no changes.
 pub async fn stream_changes<T: Tables + 'static>(
     recorder: Option<Arc<Recorder<T>>>,
     query: FeedQuery,
@@ -50,16 +52,19 @@ pub async fn stream_changes<T: Tables + 'static>(
     let newest = recorder.database.newest_position().await.map_err(status)?;
     let newest = newest.ok_or_else(not_filled)?;
     if query.snapshot {
-        let first = stream::iter([Ok(page(Vec::new(), &newest, false))]);
+        let first =
+            stream::iter([Ok(page(Vec::new(), newest.position, newest.recorded_at, false))]);
         let last = stream::iter([Ok(FeedPage { is_end: true, ..FeedPage::default() })]);
-        return Ok(first.chain(existing(recorder, kinds)).chain(last).boxed());
+        let existing = existing(recorder, newest.position, kinds);
+        return Ok(first.chain(existing).chain(last).boxed());
     }
     let after = query.after.map(|after| FeedPosition::from(&after));
     let feed = Feed {
         recorder,
         kinds,
         position: after.unwrap_or(newest.position),
-        page: after.is_none().then(|| page(Vec::new(), &newest, true)),
+        rows: VecDeque::new(),
+        page: after.is_none().then(|| page(Vec::new(), newest.position, newest.recorded_at, true)),
         sent_at: Instant::now(),
         is_first: true,
     };
@@ -71,6 +76,8 @@ struct Feed<T> {
     recorder: Arc<Recorder<T>>,
     kinds: Vec<ChangeKind>,
     position: FeedPosition,
+    /// Rows behind the position that were read.
+    rows: VecDeque<FeedRow>,
     /// The first message, if it is known.
     page: Option<FeedPage>,
     sent_at: Instant,
@@ -90,23 +97,25 @@ impl<T: Tables> Feed<T> {
     /// Waits for changes, or until a message is due without any.
     async fn next(&mut self) -> Result<FeedPage, Status> {
         loop {
-            let read_at = std::time::SystemTime::now();
-            let rows = self.recorder.database.changes_after(self.position, ROWS_MAX).await;
-            let rows = rows.map_err(status)?.ok_or_else(expired)?;
-            let mut is_end = rows.len() < ROWS_MAX;
-            let (mut changes, mut last) = (Vec::new(), None);
-            for row in rows {
+            let read_at = SystemTime::now();
+            let mut is_end = false;
+            if self.rows.is_empty() {
+                let rows = self.recorder.database.changes_after(self.position, ROWS_MAX).await;
+                self.rows = rows.map_err(status)?.ok_or_else(expired)?.into();
+                is_end = self.rows.is_empty();
+            }
+            let (mut changes, mut recorded_at) = (Vec::new(), read_at);
+            while let Some(row) = self.rows.pop_front() {
+                for entry in row.entries() {
+                    changes.extend(self.change(entry)?);
+                }
+                (self.position, recorded_at) = (row.position, row.recorded_at);
                 if changes.len() >= CHANGES_MAX {
-                    is_end = false;
                     break;
                 }
-                changes.extend(row.entries().filter_map(|entry| self.change(entry)));
-                last = Some(row);
             }
-            let last = last.unwrap_or_else(|| FeedRow::empty(self.position, read_at));
-            self.position = last.position;
             if !changes.is_empty() || self.is_first || self.sent_at.elapsed() >= HEARTBEAT {
-                return Ok(page(changes, &last, is_end));
+                return Ok(page(changes, self.position, recorded_at, is_end));
             }
             if is_end {
                 sleep(POLL_PERIOD).await;
@@ -114,15 +123,17 @@ impl<T: Tables> Feed<T> {
         }
     }
 
-    fn change(&self, entry: &str) -> Option<pb::Change> {
-        let change = T::change(&T::parse(entry)?)?;
-        self.kinds.contains(&change.kind()).then_some(change)
+    /// Returns what an entry is in the feed, if it is of the kinds.
+    fn change(&self, entry: &str) -> Result<Option<pb::Change>, Status> {
+        let entry = T::parse(entry).ok_or_else(newer_version)?;
+        Ok(T::change(&entry).filter(|change| self.kinds.contains(&change.kind())))
     }
 }
 
 /// Streams all that exists, a kind after the other.
 fn existing<T: Tables + 'static>(
     recorder: Arc<Recorder<T>>,
+    position: FeedPosition,
     kinds: Vec<ChangeKind>,
 ) -> impl futures::Stream<Item = Result<FeedPage, Status>> + Send {
     let of_kind = move |kind| {
@@ -132,6 +143,9 @@ fn existing<T: Tables + 'static>(
             async move {
                 let Some(after) = after else { return Ok(None) };
                 let page = recorder.tables.existing(&recorder.database, kind, after).await;
+                // Nothing continues the snapshot if its position has ended.
+                let rows = recorder.database.changes_after(position, 0).await.map_err(status)?;
+                rows.ok_or_else(expired)?;
                 page.map(Some).map_err(status)
             }
         })
@@ -141,10 +155,14 @@ fn existing<T: Tables + 'static>(
     pages.map_ok(|changes| FeedPage { changes, ..FeedPage::default() })
 }
 
-fn page(changes: Vec<pb::Change>, last: &FeedRow, is_end: bool) -> FeedPage {
-    let FeedPosition { sequence, token } = last.position;
+fn page(
+    changes: Vec<pb::Change>,
+    FeedPosition { sequence, token }: FeedPosition,
+    recorded_at: SystemTime,
+    is_end: bool,
+) -> FeedPage {
     let position = Some(pb::FeedPosition { sequence, token });
-    FeedPage { changes, position, recorded_at: Some(last.recorded_at.into()), is_end }
+    FeedPage { changes, position, recorded_at: Some(recorded_at.into()), is_end }
 }
 
 impl From<&pb::FeedPosition> for FeedPosition {
@@ -159,7 +177,12 @@ fn expired() -> Status {
 }
 
 fn not_filled() -> Status {
-    let text = "the database does not have all accounts yet";
+    let text = "the database does not have all partitions yet";
+    status::with_reason(Code::Unavailable, ErrorReason::StoreUnavailable, text)
+}
+
+fn newer_version() -> Status {
+    let text = "the change feed has a change of a newer version of the service";
     status::with_reason(Code::Unavailable, ErrorReason::StoreUnavailable, text)
 }
 

@@ -150,7 +150,10 @@ impl<T: Tables> Recorder<T> {
         let [recording, recovering, purging, comparing] = [(); 4].map(|()| self.clone());
         let record = async move || recording.run().await;
         let recover = async move || recovering.recover_lost().await;
-        let purge = async move || purging.database.purge_change_feed().await;
+        let purge = async move || {
+            purging.identity().await?;
+            purging.database.purge_change_feed().await
+        };
         vec![
             Box::pin(run_periodically("recording", PERIOD, record)),
             Box::pin(run_periodically("recovering", PERIOD, recover)),

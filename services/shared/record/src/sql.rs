@@ -108,24 +108,39 @@ pub fn read_id<T>(
 
 /// Reads a page of what exists, for the snapshot of a change feed. The statement has the two numbers of
 /// the key as its first columns, orders by them, and has placeholders: `bound`, then the key that the
-/// page begins behind, then the number of rows. Leaves out what does not decode, with a warning.
+/// page begins behind, then the number of rows. It selects rows of what has ended, too, which `change`
+/// leaves out: a condition would have it read any number of them. What does not decode is left out with
+/// a warning.
 pub async fn existing_page<const BOUND: usize>(
     database: &Database,
     statement: &'static str,
     bound: [i64; BOUND],
     after: [i64; 2],
-    change: fn(&AnyRow) -> Result<Change, sqlx::Error>,
+    change: fn(&AnyRow) -> Result<Option<Change>, sqlx::Error>,
 ) -> Result<(Vec<Change>, Option<[i64; 2]>), Error> {
     let query = bound.into_iter().chain(after).fold(sqlx::query(statement), Query::bind);
     let query = query.bind(EXISTING_PAGE as i64);
     let read = async { query.fetch_all(database.readers()).await };
     let rows = database.read("SELECT existing", read).await?;
-    let key = |row: &AnyRow| Some([row.try_get(0).ok()?, row.try_get(1).ok()?]);
+    let key = |row: &AnyRow| key_behind(row.try_get(0).ok(), row.try_get(1).ok());
     let next = rows.last().filter(|_| rows.len() == EXISTING_PAGE).and_then(key);
     let changes = rows.iter().filter_map(|row| {
-        change(row).inspect_err(|error| tracing::warn!(%error, "damaged row left out")).ok()
+        change(row).unwrap_or_else(|error| {
+            tracing::warn!(%error, "damaged row left out");
+            None
+        })
     });
     Ok((changes.collect(), next))
+}
+
+/// Returns the key that the page after a row begins behind; `None` if there is none. A value that is not
+/// a number, as SQLite may have, is behind all that are.
+pub fn key_behind(first: Option<i64>, second: Option<i64>) -> Option<[i64; 2]> {
+    match (first, second) {
+        (Some(first), Some(second)) => Some([first, second]),
+        (Some(first), None) => Some([first.saturating_add(1), i64::MIN]),
+        (None, _) => None,
+    }
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use crate::{PATIENCE, child_process::ChildProcess, eventually, free_port};
 const SETTINGS: [&str; 11] = [
     "listen_addresses=127.0.0.1",
     "unix_socket_directories=",
-    "max_connections=50",
+    "max_connections=100",
     "shared_buffers=16MB",
     "fsync=off",
     "autovacuum=off",

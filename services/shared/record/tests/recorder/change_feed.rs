@@ -7,7 +7,7 @@ use microblog_chassis::status;
 use microblog_domain::Partition;
 use microblog_keyspace::{Change, Keyspace, redis};
 use microblog_proto::common::{ChangeKind, ErrorReason, FeedPage, FeedPosition, FeedQuery};
-use microblog_record::{Recorder, stream_changes};
+use microblog_record::{Recorder, Source, stream_changes};
 use microblog_testkit::{PATIENCE, PostgresServer};
 use tokio::time::timeout;
 use tonic::{Code, Status};
@@ -28,8 +28,8 @@ async fn open(
 }
 
 async fn page(pages: &mut Pages) -> Result<FeedPage, Status> {
-    let page = timeout(PATIENCE, pages.try_next()).await.expect("a message in time");
-    page.map(|page| page.expect("the stream has no end"))
+    // It comes in time, and the stream has no end.
+    timeout(PATIENCE, pages.try_next()).await.unwrap().map(Option::unwrap)
 }
 
 fn assert_expired<T>(result: Result<T, Status>) {
@@ -63,8 +63,10 @@ async fn readers_get_all_changes_in_order(setup: Setup) {
     let record = async |recorder: &Arc<Recorder<Losing>>, from: u16| {
         let mut step = from;
         loop {
-            let partitions: Vec<_> =
-                PARTITIONS.filter(|at| (at * 7 + step) % 3 > 0).map(Partition::new).collect();
+            let partitions: Vec<_> = PARTITIONS
+                .filter(|at| !(at * 7 + step).is_multiple_of(3))
+                .map(Partition::new)
+                .collect();
             recorder.record(&partitions).await.unwrap();
             step = step.wrapping_add(1);
             tokio::task::yield_now().await;
@@ -89,7 +91,7 @@ async fn readers_get_all_changes_in_order(setup: Setup) {
     };
     tokio::select! {
         _ = async { tokio::join!(join_all(make), record_all) } => unreachable!("recorders go on"),
-        done = timeout(PATIENCE * 4, read) => done.expect("all changes in time"),
+        done = timeout(PATIENCE * 4, read) => done.unwrap(),
     }
 }
 
@@ -147,6 +149,44 @@ async fn a_recovery_ends_all_positions() {
 }
 
 #[tokio::test]
+async fn what_is_written_to_the_database_anew_ends_all_positions() {
+    let setup = Setup::new().await;
+    let recorder = Arc::new(setup.recorder(|_| {}));
+    recorder.run().await.unwrap();
+    let mut rewritten = open(&recorder, None).await.unwrap();
+    page(&mut rewritten).await.unwrap();
+    let restore = recorder.begin_restore(Source::Redis, false).await.unwrap();
+    assert!(recorder.restore(&restore, Partition::new(1)).await.unwrap());
+    assert_expired(page(&mut rewritten).await);
+
+    // A partition that was lost before it was recorded.
+    let mut filled = open(&recorder, None).await.unwrap();
+    page(&mut filled).await.unwrap();
+    let forget = sqlx::query("DELETE FROM journal_positions WHERE partition = 2");
+    forget.execute(setup.database().writers()).await.unwrap();
+    let restore = recorder.begin_restore(Source::Database, true).await.unwrap();
+    recorder.restore(&restore, Partition::new(2)).await.unwrap();
+    assert_expired(page(&mut filled).await);
+}
+
+#[tokio::test]
+async fn a_missing_row_ends_the_positions_before_it() {
+    let setup = Setup::new().await;
+    let (keyspace, recorder) = (setup.keyspace(), Arc::new(setup.recorder(|_| {})));
+    recorder.run().await.unwrap();
+    let first = page(&mut open(&recorder, None).await.unwrap()).await.unwrap().position.unwrap();
+    for number in 1..=3 {
+        append(&keyspace, Partition::new(1), number..=number).await;
+        recorder.run().await.unwrap();
+    }
+    let delete = sqlx::query("DELETE FROM change_feed WHERE sequence = $1");
+    let missing = first.sequence as i64 + 2;
+    delete.bind(missing).execute(setup.database().writers()).await.unwrap();
+    let mut pages = open(&recorder, Some(first)).await.unwrap();
+    assert_expired(page(&mut pages).await);
+}
+
+#[tokio::test]
 async fn a_position_ends_where_the_database_is_another_or_older_one() {
     let setup = Setup::new().await;
     let recorder = Arc::new(setup.recorder(|_| {}));
@@ -193,11 +233,12 @@ async fn what_is_older_than_the_retention_is_removed_but_the_newest() {
     let mut positions = Vec::new();
     let mut pages = open(&recorder, None).await.unwrap();
     positions.push(page(&mut pages).await.unwrap().position.unwrap());
-    for number in 1..=3 {
+    for number in 1..=4 {
         append(&keyspace, Partition::new(1), number..=number).await;
         recorder.run().await.unwrap();
         positions.push(page(&mut pages).await.unwrap().position.unwrap());
     }
+    // Also one behind a newer one, as by a process whose clock is wrong.
     let age = sqlx::query("UPDATE change_feed SET recorded_at = 0 WHERE sequence <> $1")
         .bind(positions[2].sequence as i64);
     age.execute(setup.database().writers()).await.unwrap();
@@ -218,6 +259,6 @@ async fn what_is_older_than_the_retention_is_removed_but_the_newest() {
     let mut pages = open(&recorder, Some(positions[2])).await.unwrap();
     assert_eq!(page(&mut pages).await.unwrap().changes[0].version, 3);
     // The newest is not removed, so a reader of an idle feed does not expire.
-    let mut pages = open(&recorder, Some(positions[3])).await.unwrap();
+    let mut pages = open(&recorder, Some(positions[4])).await.unwrap();
     assert_eq!(page(&mut pages).await.unwrap().changes, []);
 }

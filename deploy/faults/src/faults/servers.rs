@@ -97,9 +97,8 @@ pub(super) fn all() -> Vec<Fault> {
     ));
     faults.push(Fault::new(
         "feed-killed",
-        "a random server is killed (SIGKILL) and starts again, for 10 s (--long: 60 s); readers of the \
-         change feed stop and continue at any moment",
-        "failed reads, no expired cursor",
+        "random servers are killed (SIGKILL) and start again, for 10 s (--long: 60 s)",
+        "failed reads of the change feed, no expired cursor",
         vec![
             Setup::five(StoreKind::Single, Level::Local),
             Setup::replicas(StoreKind::Cluster, Level::Recorded),
@@ -208,7 +207,7 @@ fn calls_go_on(trial: &Trial, replica: &Server, served: u64, since: usize) -> Bi
     Bite::seen_if(is_seen, format!("calls go on, {unknown} unknown outcomes"))
 }
 
-/// A random server is killed (SIGKILL) and starts again, for some time. No cursor of the change feed
+/// Random servers are killed (SIGKILL) and start again, for some time. No cursor of the change feed
 /// expires.
 async fn feed_killed(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;

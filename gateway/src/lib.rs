@@ -48,6 +48,7 @@ mod config;
 mod context;
 mod credentials;
 mod errors;
+mod feed_metrics;
 mod hydration;
 pub mod limits;
 mod paging;
@@ -68,6 +69,7 @@ pub use limits::Limits;
 pub use state::{Error, Peers};
 
 use actions::deletions;
+use feed_metrics::FeedMetrics;
 use rpc::Rpc;
 use sessions::RecentSessions;
 use state::Gateway;
@@ -93,7 +95,8 @@ pub fn service(config: &Config, limits: Limits, peers: Peers, worker: Worker) ->
     let session_check = Duration::from_millis(config.session_check_ms);
     let sessions = RecentSessions::default();
     let callers = config.callers_file.clone();
-    let gateway = Gateway { peers, limits, sessions, callers, session_check };
+    let feed_metrics = FeedMetrics::register();
+    let gateway = Gateway { peers, limits, sessions, callers, feed_metrics, session_check };
     chassis::Service {
         name: gateway_service_server::SERVICE_NAME,
         routes: Rpc::into_routes(gateway, config.chassis.max_message_bytes),

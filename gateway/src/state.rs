@@ -8,7 +8,10 @@ use microblog_proto::{
     user::UserServicePeer,
 };
 
-use crate::{callers::Callers, config::Config, limits::Limits, sessions::RecentSessions};
+use crate::{
+    callers::Callers, config::Config, feed_metrics::FeedMetrics, limits::Limits,
+    sessions::RecentSessions,
+};
 
 /// What every call needs. Apart from the rate limits and recent sessions, the gateway keeps no state
 /// between calls.
@@ -21,6 +24,7 @@ pub(crate) struct Gateway {
     pub(crate) sessions: RecentSessions,
     /// Shared with the other workers of the process; `None` without `--callers-file`.
     pub(crate) callers: Option<Callers>,
+    pub(crate) feed_metrics: FeedMetrics,
     /// How often an idle stream checks that its session is still valid.
     pub(crate) session_check: Duration,
 }

@@ -3,11 +3,7 @@
 
 mod sources;
 
-use std::{
-    collections::VecDeque,
-    mem,
-    time::{Instant, SystemTime},
-};
+use std::{collections::VecDeque, mem, time::Instant};
 
 use futures::{
     StreamExt as _, TryStreamExt as _, future,
@@ -19,16 +15,12 @@ use microblog_proto::{
     common::{ChangeKind, FeedPage, FeedPosition, FeedQuery},
     gateway::{SnapshotRequest, SnapshotResponse, WatchRequest, WatchResponse},
 };
-use opentelemetry::{
-    KeyValue, global,
-    metrics::{Counter, Gauge},
-};
 use tokio::time::timeout;
 use tonic::Status;
 
 use self::sources::{Pages, Source, numbers, unavailable};
 use crate::{
-    callers::{AuthenticatedCaller, CHECK_INTERVAL, not_allowed},
+    callers::{AuthenticatedCaller, CHECK_INTERVAL, caller_invalid, not_allowed},
     errors,
     limits::WatchPermit,
     state::Gateway,
@@ -67,7 +59,6 @@ pub(crate) async fn watch(
     let tagged =
         |(source, pages): (Source, Pages)| pages.map_ok(move |page| (source, page)).boxed();
     let watch = Watch {
-        metrics: FeedMetrics::register(),
         right: Right {
             gateway: gateway.clone(),
             caller,
@@ -112,8 +103,7 @@ impl Right {
     /// Checks, if it is due, that the caller still may have a stream of these kinds.
     fn check(&mut self, kinds: &Kinds) -> Result<(), Status> {
         if self.checked_at.elapsed() >= CHECK_INTERVAL {
-            let callers =
-                self.gateway.callers.as_ref().ok_or_else(crate::callers::caller_invalid)?;
+            let callers = self.gateway.callers.as_ref().ok_or_else(caller_invalid)?;
             self.caller = callers.current(&self.caller, self.method, None)?;
             kinds.check(&self.caller)?;
             self.checked_at = Instant::now();
@@ -128,7 +118,6 @@ struct Watch {
     kinds: Kinds,
     pages: SelectAll<BoxStream<'static, Result<(Source, FeedPage), Status>>>,
     cursor: Cursor,
-    metrics: FeedMetrics,
     /// Counts the stream towards the caller's limit while it is open.
     _permit: WatchPermit<String>,
 }
@@ -142,9 +131,10 @@ impl Watch {
             let Ok(page) = page else { continue };
             let (source, page) = page?.ok_or_else(unavailable)?;
             self.cursor.set(source, &page)?;
-            // Until then, all pages are empty.
+            // Earlier changes are from before the stream begins.
             if self.cursor.has_all(&self.kinds) {
-                self.metrics.sent(self.right.caller.name(), source, &page);
+                let caller = self.right.caller.name();
+                self.right.gateway.feed_metrics.sent(caller, source.name(), &page);
                 let cursor = self.kinds.cursor(&self.cursor);
                 return Ok(Some((WatchResponse { changes: page.changes, cursor }, self)));
             }
@@ -284,50 +274,5 @@ impl Cursor {
 
     fn has_all(&self, kinds: &Kinds) -> bool {
         kinds.sources().all(|source| self.of(source).is_some())
-    }
-}
-
-/// The metrics of the readers of the change feed.
-struct FeedMetrics {
-    changes: Counter<u64>,
-    position: Gauge<u64>,
-    sent_until: Gauge<f64>,
-}
-
-impl FeedMetrics {
-    fn register() -> Self {
-        let meter = global::meter("microblog-gateway");
-        let changes = meter
-            .u64_counter("microblog.gateway.change_feed.changes")
-            .with_unit("{change}")
-            .with_description("Changes sent, by caller and service")
-            .build();
-        let position = meter
-            .u64_gauge("microblog.gateway.change_feed.position")
-            .with_unit("{transaction}")
-            .with_description("The newest sequence number sent, by caller and service")
-            .build();
-        // A time and not an age: the age of a reader that has gone grows on.
-        let sent_until = meter
-            .f64_gauge("microblog.gateway.change_feed.sent_until")
-            .with_unit("s")
-            .with_description(
-                "The Unix time until when all recorded changes are sent, by caller and service",
-            )
-            .build();
-        Self { changes, position, sent_until }
-    }
-
-    fn sent(&self, caller: &str, source: Source, page: &FeedPage) {
-        let attributes =
-            [KeyValue::new("caller", caller.to_owned()), KeyValue::new("service", source.name())];
-        self.changes.add(page.changes.len() as u64, &attributes);
-        self.position.record(page.position.unwrap_or_default().sequence, &attributes);
-        let until = page.recorded_at.and_then(|at| SystemTime::try_from(at).ok());
-        if let Some(until) =
-            until.and_then(|until| until.duration_since(SystemTime::UNIX_EPOCH).ok())
-        {
-            self.sent_until.record(until.as_secs_f64(), &attributes);
-        }
     }
 }

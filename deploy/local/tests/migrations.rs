@@ -1,0 +1,43 @@
+//! Migrations of databases do not change once they are released: sqlx has the checksum of each in the
+//! database, and a service with another one does not start. Even a comment counts.
+
+#![allow(clippy::unwrap_used, reason = "a test's helper fails with the test")]
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use sha2::{Digest as _, Sha256};
+
+/// The files, with the beginnings of their SHA-256. A new migration adds a line.
+const RELEASED: [(&str, &str); 6] = [
+    ("services/post/src/record/0002_posts.sql", "75e1a203011300c2"),
+    ("services/post/src/record/0003_backups.sql", "c274cd3b9107dae3"),
+    ("services/relation/src/record/0002_edges.sql", "ccd67411ad943e6c"),
+    ("services/shared/record/src/change_feed.sql", "3c3413013a251c71"),
+    ("services/shared/record/src/positions.sql", "1ed6ff6163a86927"),
+    ("services/user/src/record/0002_accounts.sql", "003136953134068c"),
+];
+
+const DIRECTORIES: [&str; 4] = [
+    "services/post/src/record",
+    "services/relation/src/record",
+    "services/shared/record/src",
+    "services/user/src/record",
+];
+
+#[test]
+fn released_migrations_do_not_change() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut found = BTreeMap::new();
+    for directory in DIRECTORIES {
+        for entry in fs::read_dir(root.join(directory)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "sql") {
+                let name = format!("{directory}/{}", path.file_name().unwrap().display());
+                let digest = Sha256::digest(fs::read(&path).unwrap());
+                found.insert(name, hex::encode(&digest[..8]));
+            }
+        }
+    }
+    let released = RELEASED.map(|(name, digest)| (name.to_owned(), digest.to_owned()));
+    assert_eq!(found, BTreeMap::from(released));
+}

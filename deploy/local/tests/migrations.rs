@@ -12,7 +12,7 @@ const RELEASED: [(&str, &str); 6] = [
     ("services/post/src/record/0002_posts.sql", "75e1a203011300c2"),
     ("services/post/src/record/0003_backups.sql", "c274cd3b9107dae3"),
     ("services/relation/src/record/0002_edges.sql", "ccd67411ad943e6c"),
-    ("services/shared/record/src/change_feed.sql", "3c3413013a251c71"),
+    ("services/shared/record/src/change_feed.sql", "c381f0589602c6e0"),
     ("services/shared/record/src/positions.sql", "1ed6ff6163a86927"),
     ("services/user/src/record/0002_accounts.sql", "003136953134068c"),
 ];

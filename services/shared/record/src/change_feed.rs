@@ -148,12 +148,13 @@ impl Database {
     /// Removes what the feed has from before its retention, and from before it was restarted. Keeps
     /// the newest row.
     pub(crate) async fn purge_change_feed(&self) -> Result<(), Error> {
-        // Only from its beginning: the clocks of the processes that wrote the rows may differ.
+        // Only from its beginning, up to the first newer row: the clocks of the processes that wrote the
+        // rows may differ.
         const PURGE: &str = "DELETE FROM change_feed WHERE sequence IN (SELECT sequence \
             FROM change_feed WHERE sequence < (SELECT newest FROM change_feed_state) \
             AND (sequence < (SELECT oldest FROM change_feed_state) OR sequence < COALESCE(\
-            (SELECT MIN(sequence) FROM change_feed WHERE recorded_at >= $1), $2)) \
-            ORDER BY sequence LIMIT $3)";
+            (SELECT sequence FROM change_feed WHERE recorded_at >= $1 ORDER BY sequence LIMIT 1), \
+            $2)) ORDER BY sequence LIMIT $3)";
         let before = unix_ms(SystemTime::now() - self.change_feed_retention());
         loop {
             let purge = sqlx::query(PURGE).bind(before).bind(i64::MAX).bind(REMOVED_TOGETHER);

@@ -8,7 +8,6 @@ CREATE TABLE change_feed (
     -- Entries of journals, in lines.
     entries TEXT NOT NULL
 );
-CREATE INDEX change_feed_by_time ON change_feed (recorded_at);
 
 -- The newest sequence number, and the oldest one from which readers may continue. One row. A writer of
 -- the feed locks it until it commits, so that no smaller number becomes visible later.

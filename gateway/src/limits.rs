@@ -41,9 +41,6 @@ pub use self::{
 };
 pub(crate) use self::{limit::Limit, watches::WatchPermit};
 
-/// The most streams of the change feed that a service caller has open.
-const CHANGE_STREAMS_MAX: u32 = 8;
-
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 /// The period of the job that evicts idle keys.
@@ -119,7 +116,7 @@ impl Limits {
                 ),
             },
             watches: Watches::new("watches", config.max_watches_per_viewer),
-            change_streams: Watches::new("change streams", CHANGE_STREAMS_MAX),
+            change_streams: Watches::new("change streams", config.max_change_streams_per_caller),
             proxies: config.trusted_proxies.clone(),
             warned: AtomicBool::new(false),
         }))

@@ -100,6 +100,15 @@ pub struct Config {
         default_value_t = 8
     )]
     pub max_watches_per_viewer: u32,
+    /// Open streams of the change feed per service caller, of the process's --max-watches; 0 disables
+    /// the limit
+    #[arg(
+        long,
+        env = "MICROBLOG_MAX_CHANGE_STREAMS_PER_CALLER",
+        value_name = "COUNT",
+        default_value_t = 8
+    )]
+    pub max_change_streams_per_caller: u32,
 
     /// Networks (such as 10.0.0.0/8,fd00::/8) of trusted proxies, and of services that call on
     /// behalf of users. The client address is the last one in `x-forwarded-for` that is in none of

@@ -41,7 +41,7 @@ impl Callers {
         let files = Files::new();
         write(&files, "search", methods, rest);
         let flag = format!("--callers-file={}", files.path("callers.json").display());
-        let config = configured(&[&flag]);
+        let config = configured(&[&flag, "--max-change-streams-per-caller=8"]);
         let service = gateway_service(&config, system.peers.clone(), Worker::ONLY);
         let peer = Peer::local(&service, &config.chassis);
         let gateway = GatewayServiceClient::new(peer.clone());

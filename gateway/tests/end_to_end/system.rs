@@ -215,7 +215,7 @@ pub(crate) fn config() -> Config {
 
 /// Returns the same with further flags.
 pub(crate) fn configured(flags: &[&str]) -> Config {
-    const UNLIMITED: [&str; 11] = [
+    const UNLIMITED: [&str; 12] = [
         "--follows-per-minute=0",
         "--likes-per-minute=0",
         "--post-calls-per-minute=0",
@@ -227,6 +227,7 @@ pub(crate) fn configured(flags: &[&str]) -> Config {
         "--registrations-per-hour-total=0",
         "--availability-checks-per-minute-total=0",
         "--max-watches-per-viewer=0",
+        "--max-change-streams-per-caller=0",
     ];
     let name = |flag: &str| flag.split('=').next().map(str::to_owned);
     let is_set = |own: &&str| flags.iter().any(|flag| name(flag) == name(own));

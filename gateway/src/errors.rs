@@ -1,10 +1,16 @@
 //! Error mapping: from a service's status to the status that the gateway's caller gets.
 
+use std::time::Duration;
+
 use microblog_chassis::status;
 use microblog_domain::{Invalid, UserId};
 use microblog_proto::common::ErrorReason;
-use tonic::{Code, Response, Status};
+use tokio::time::timeout;
+use tonic::{Code, Response, Status, Streaming};
 use tonic_types::{FieldViolation, StatusExt as _};
+
+/// How long a service has to open a stream.
+const OPENING_MAX: Duration = Duration::from_secs(10);
 
 /// Request fields that the caller controls, each with the fields inside it: the name in the
 /// service's request, and in the gateway's.
@@ -13,6 +19,16 @@ pub(crate) type Fields = &'static [(&'static str, &'static str)];
 /// Returns the message of a service's response, or its error mapped for the caller.
 pub(crate) fn reply<T>(response: Result<Response<T>, Status>, fields: Fields) -> Result<T, Status> {
     response.map(Response::into_inner).map_err(|status| map(status, fields))
+}
+
+/// Returns the stream that a service opens in time, or the error mapped for the caller. A stream has no
+/// deadline, and its connection may be at its limit of streams.
+pub(crate) async fn stream<T>(
+    opening: impl Future<Output = Result<Response<Streaming<T>>, Status>>,
+    fields: Fields,
+) -> Result<Streaming<T>, Status> {
+    let opened = timeout(OPENING_MAX, opening).await;
+    reply(opened.unwrap_or_else(|_elapsed| Err(Status::unavailable("late"))), fields)
 }
 
 /// Maps a service's error to the status for the gateway's caller.
@@ -24,16 +40,10 @@ pub(crate) fn reply<T>(response: Result<Response<T>, Status>, fields: Fields) ->
 ///
 /// Metadata is dropped: it belongs to the service's response.
 pub(crate) fn map(status: Status, fields: Fields) -> Status {
-    use ErrorReason::{
-        IdentityInvalid, IdentityMismatch, Internal, MalformedMessage, PeerUnavailable, Unspecified,
-    };
+    use ErrorReason::{IdentityInvalid, IdentityMismatch, Internal, MalformedMessage, Unspecified};
     let mapped = match (status::reason_of(&status), status.code()) {
         // Sent by an intermediary, such as a proxy.
-        (None, Code::Unavailable) => Some(status::with_reason(
-            Code::Unavailable,
-            PeerUnavailable,
-            "a service does not answer",
-        )),
+        (None, Code::Unavailable) => Some(unavailable()),
         (None, Code::DeadlineExceeded) => Some(status::deadline_exceeded()),
         // The gateway sets the identity, not its caller.
         (Some(IdentityInvalid | IdentityMismatch), _) => None,
@@ -57,6 +67,12 @@ pub(crate) fn after_write(status: Status) -> Status {
     let (code, message) = (status.code(), status.message());
     tracing::warn!(?code, message, "a call after a write was rejected");
     let text = "it is done, but a service does not answer";
+    status::with_reason(Code::Unavailable, ErrorReason::PeerUnavailable, text)
+}
+
+/// Returns the error for a service that does not answer.
+pub(crate) fn unavailable() -> Status {
+    let text = "a service does not answer";
     status::with_reason(Code::Unavailable, ErrorReason::PeerUnavailable, text)
 }
 

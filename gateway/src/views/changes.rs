@@ -18,7 +18,7 @@ use microblog_proto::{
 use tokio::time::timeout;
 use tonic::Status;
 
-use self::sources::{Pages, Source, numbers, unavailable};
+use self::sources::{Pages, Source};
 use crate::{
     callers::{AuthenticatedCaller, CHECK_INTERVAL, caller_invalid, not_allowed},
     errors,
@@ -129,7 +129,7 @@ impl Watch {
             let page = timeout(CHECK_INTERVAL, self.pages.try_next()).await;
             self.right.check(&self.kinds)?;
             let Ok(page) = page else { continue };
-            let (source, page) = page?.ok_or_else(unavailable)?;
+            let (source, page) = page?.ok_or_else(errors::unavailable)?;
             self.cursor.set(source, &page)?;
             // Earlier changes are from before the stream begins.
             if self.cursor.has_all(&self.kinds) {
@@ -158,7 +158,7 @@ impl Snapshot {
     async fn step(mut self) -> Result<Option<(SnapshotResponse, Self)>, Status> {
         while let Some((source, pages)) = self.sources.front_mut() {
             self.right.check(&self.kinds)?;
-            let page = pages.try_next().await?.ok_or_else(unavailable)?;
+            let page = pages.try_next().await?.ok_or_else(errors::unavailable)?;
             if page.position.is_some() {
                 self.cursor.set(*source, &page)?;
             }
@@ -235,7 +235,7 @@ impl Kinds {
     }
 
     fn cursor(&self, cursor: &Cursor) -> String {
-        let of = |source| cursor.of(source).as_ref().map(numbers).unwrap_or_default();
+        let of = |source| cursor.of(source).map_or([0; 2], |at| [at.sequence, at.token]);
         let [user, relation, post] = Source::ALL.map(of);
         self.scope().token_of(&[user, relation, post].concat())
     }

@@ -8,10 +8,7 @@
 //! room for some of it, and takes one more before it waits for room. So up to two messages exist
 //! ahead, beside those that fit into the window.
 
-use std::{
-    mem,
-    time::{Duration, Instant},
-};
+use std::{mem, time::Instant};
 
 use futures::{
     StreamExt as _,
@@ -40,9 +37,6 @@ use crate::{
 /// The method's name.
 pub(crate) const METHOD: &str = "WatchHome";
 
-/// How long the timeline service has to open its stream.
-const OPENING_MAX: Duration = Duration::from_secs(10);
-
 /// The fields of the timeline service's request that the caller controls.
 const FIELDS: errors::Fields = &[("since_token", "since_token")];
 
@@ -66,15 +60,13 @@ pub(crate) async fn watch_home(
     let (user_id, since_token) = (viewer.get(), request.since_token);
     let request = timeline::WatchHomeTimelineRequest { user_id, since_token: since_token.clone() };
     let client = gateway.peers.timeline();
-    // A stream has no deadline, and its connection may be at its limit of streams.
-    let updates = timeout(OPENING_MAX, client.watch_home_timeline(request)).await;
-    let updates = updates.unwrap_or_else(|_elapsed| Err(Status::unavailable("late")));
+    let updates = errors::stream(client.watch_home_timeline(request), FIELDS).await?;
     let watch = Watch {
         gateway: gateway.clone(),
         credentials,
         session_checked_at: Instant::now(),
         viewer,
-        updates: errors::reply(updates, FIELDS)?,
+        updates,
         pending: WatchHomeTimelineResponse::default(),
         since_token,
         _permit: permit,

@@ -51,12 +51,12 @@ pub async fn stream_changes<T: Tables + 'static>(
     let kinds: Vec<_> = T::CHANGE_KINDS.iter().filter(is_asked).copied().collect();
     let newest = recorder.database.newest_position().await.map_err(status)?;
     let newest = newest.ok_or_else(not_filled)?;
+    let first = page(Vec::new(), newest.position, newest.recorded_at, !query.snapshot);
     if query.snapshot {
-        let first =
-            stream::iter([Ok(page(Vec::new(), newest.position, newest.recorded_at, false))]);
-        let last = stream::iter([Ok(FeedPage { is_end: true, ..FeedPage::default() })]);
+        let last = FeedPage { is_end: true, ..FeedPage::default() };
         let existing = existing(recorder, newest.position, kinds);
-        return Ok(first.chain(existing).chain(last).boxed());
+        let existing = stream::iter([Ok(first)]).chain(existing);
+        return Ok(existing.chain(stream::iter([Ok(last)])).boxed());
     }
     let after = query.after.map(|after| FeedPosition::from(&after));
     let feed = Feed {
@@ -64,11 +64,10 @@ pub async fn stream_changes<T: Tables + 'static>(
         kinds,
         position: after.unwrap_or(newest.position),
         rows: VecDeque::new(),
-        page: after.is_none().then(|| page(Vec::new(), newest.position, newest.recorded_at, true)),
-        sent_at: Instant::now(),
-        is_first: true,
+        sent_at: after.is_none().then(Instant::now),
     };
-    Ok(stream::try_unfold(feed, Feed::step).boxed())
+    let first = after.is_none().then_some(Ok(first));
+    Ok(stream::iter(first).chain(stream::try_unfold(feed, Feed::step)).boxed())
 }
 
 /// A reader of the feed.
@@ -78,19 +77,14 @@ struct Feed<T> {
     position: FeedPosition,
     /// Rows behind the position that were read.
     rows: VecDeque<FeedRow>,
-    /// The first message, if it is known.
-    page: Option<FeedPage>,
-    sent_at: Instant,
-    is_first: bool,
+    /// When the last message was sent.
+    sent_at: Option<Instant>,
 }
 
 impl<T: Tables> Feed<T> {
     async fn step(mut self) -> Result<Option<(FeedPage, Self)>, Status> {
-        let page = match self.page.take() {
-            Some(page) => page,
-            None => self.next().await?,
-        };
-        (self.sent_at, self.is_first) = (Instant::now(), false);
+        let page = self.next().await?;
+        self.sent_at = Some(Instant::now());
         Ok(Some((page, self)))
     }
 
@@ -114,7 +108,8 @@ impl<T: Tables> Feed<T> {
                     break;
                 }
             }
-            if !changes.is_empty() || self.is_first || self.sent_at.elapsed() >= HEARTBEAT {
+            let is_due = self.sent_at.is_none_or(|sent_at| sent_at.elapsed() >= HEARTBEAT);
+            if is_due || !changes.is_empty() {
                 return Ok(page(changes, self.position, recorded_at, is_end));
             }
             if is_end {

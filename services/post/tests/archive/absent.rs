@@ -1,6 +1,7 @@
 //! The negative cache: reads of posts that never existed do not query the database each time.
 
 use microblog_proto::common::ErrorReason;
+use microblog_testkit::{Cost, CostMeter};
 use tonic::{Code, Status};
 
 use crate::{
@@ -31,22 +32,12 @@ fn is_no_post<T: std::fmt::Debug>(answer: Result<T, Status>) {
 /// Without the client-side cache, so that all commands are counted.
 const WITHOUT_CACHE: [&str; 2] = ["--redis-cache-bytes", "0"];
 
-/// Returns how often each command ran in Redis during a call.
-async fn commands_of(aging: &Aging, call: impl Future<Output = ()>) -> Vec<(String, u64)> {
-    let redis = &aging.system.redis.nodes()[0];
-    let before = redis.commandstats().await;
-    call.await;
-    let after = redis.commandstats().await.into_iter();
-    let others = ["info", "auth", "client|setinfo", "client|setname", "ping", "role", "hello"];
-    let ran = after.map(|(name, calls)| (calls - before.get(&name).unwrap_or(&0), name));
-    let ran = ran.filter(|(calls, name)| *calls > 0 && !others.contains(&name.as_str()));
-    let mut ran: Vec<_> = ran.map(|(calls, name)| (name, calls)).collect();
-    ran.sort();
-    ran
-}
-
-fn counts(expected: &[(&str, u64)]) -> Vec<(String, u64)> {
-    expected.iter().map(|&(name, calls)| (name.to_owned(), calls)).collect()
+/// Asserts that there is no such post, at a cost of these commands.
+async fn costs(aging: &Aging, post: u64, commands: &[&str]) {
+    let mut meter = CostMeter::new(&aging.system.redis.nodes()[0]).await;
+    let cost = meter.cost_once(async || is_no_post(aging.system.get(post, 0).await)).await;
+    let commands: Vec<_> = commands.iter().map(|&name| (name, 1)).collect();
+    assert_eq!(cost.commands, Cost::new(1, &commands).commands, "{post}");
 }
 
 async fn missing_posts_are_cached(archives: &ArchiveServer) {
@@ -69,8 +60,7 @@ async fn missing_posts_are_cached(archives: &ArchiveServer) {
         }
     }
     // The whole cost: read the post, the watermark and the tombstone.
-    let again = commands_of(&aging, async { is_no_post(system.get(ids[0], 0).await) }).await;
-    assert_eq!(again, counts(&[("get", 1), ("hmget", 1), ("zscore", 1)]));
+    costs(&aging, ids[0], &["get", "hmget", "zscore"]).await;
     let asked = system.get(older_than(old, 21)[20], 0).await.unwrap_err();
     assert_ne!(asked.code(), Code::NotFound, "an uncached post is read from the archive");
 }
@@ -90,8 +80,7 @@ async fn posts_above_the_watermark_are_not_queried(archives: &ArchiveServer) {
     let elsewhere = id(2) + (old & !0xfff);
     for id in [never, gone, elsewhere] {
         is_no_post(system.get(id, 0).await);
-        let cost = commands_of(&aging, async { is_no_post(system.get(id, 0).await) }).await;
-        assert_eq!(cost, counts(&[("get", 1), ("hmget", 1)]), "{id}");
+        costs(&aging, id, &["get", "hmget"]).await;
     }
     assert_ne!(system.get(old, 0).await.unwrap_err().code(), Code::NotFound);
 }

@@ -264,6 +264,8 @@ async fn run(urls: [String; 4], post: microblog_post::Config, listeners: [TcpLis
         relation: peer(&relation),
         post: peer(&post),
         timeline: peer(&timeline),
+        // Not called.
+        notice: peer(&timeline),
     };
     let gateway = microblog_gateway::service(&config, limits, peers, Worker::ONLY);
     let mut jobs = JoinSet::new();

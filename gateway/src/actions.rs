@@ -6,5 +6,6 @@
 pub(crate) mod accounts;
 pub(crate) mod deletions;
 pub(crate) mod external_accounts;
+pub(crate) mod notices;
 pub(crate) mod posts;
 pub(crate) mod relations;

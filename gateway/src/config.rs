@@ -59,6 +59,16 @@ pub struct Config {
     )]
     pub timeline_url: String,
 
+    /// URL of the notice service, or several, separated by commas. A host name resolves to all of its
+    /// addresses
+    #[arg(
+        long,
+        env = "MICROBLOG_NOTICE_URL",
+        value_name = "URL",
+        default_value = "http://127.0.0.1:50055"
+    )]
+    pub notice_url: String,
+
     /// How often an idle stream checks its session, in milliseconds. Each message checks it, too
     #[arg(long, env = "MICROBLOG_SESSION_CHECK_MS", value_name = "MS", default_value_t = 30_000,
           value_parser = clap::value_parser!(u64).range(1..))]

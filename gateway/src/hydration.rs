@@ -5,4 +5,5 @@
 pub(crate) mod accounts;
 pub(crate) mod counts;
 pub(crate) mod mentions;
+pub(crate) mod notices;
 pub(crate) mod posts;

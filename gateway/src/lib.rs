@@ -1,8 +1,8 @@
 //! The gateway: the API that applications call, composed of calls of the services.
 //!
 //! **Layers.** Imports go one way: `rpc.rs` (gRPC) → `views/` and `actions/` → helpers that depend on
-//! no view (`paging.rs`, `hydration/`, `context.rs`, `credentials.rs`, `errors.rs`) → `state.rs` → `callers.rs`,
-//! `limits.rs` and `sessions.rs`.
+//! no view (`paging.rs`, `watch.rs`, `hydration/`, `context.rs`, `credentials.rs`, `errors.rs`) → `state.rs` →
+//! `callers.rs`, `limits.rs` and `sessions.rs`.
 //!
 //! **Views.** A view has four steps: the skeleton (which entries, in which order), hydration
 //! (profiles, viewer relations, mentions, likes), rules (what the viewer must not see), and
@@ -56,6 +56,7 @@ mod rpc;
 mod sessions;
 mod state;
 mod views;
+mod watch;
 
 use std::time::Duration;
 

@@ -100,6 +100,9 @@ pub(crate) trait Listing: Sync {
     /// it endless. After that the page stays short; its token continues behind the last skeleton.
     const SKELETONS_MAX: usize = 5;
 
+    /// The limits of a page.
+    const BUDGET: Budget = Budget::LIST;
+
     /// Returns up to `size` entries after a cursor. Fewer entries do not mean the end of the list.
     fn skeleton(
         &self,
@@ -124,7 +127,8 @@ pub(crate) trait Listing: Sync {
     }
 }
 
-/// Fills a page of a list whose cursors are page tokens.
+/// Fills a page of a list whose cursors are page tokens. The first skeleton must have no more entries than
+/// a batch of the list's budget.
 pub(crate) async fn fill_page<L: Listing<Cursor = String>>(
     gateway: &Gateway,
     list: &L,
@@ -132,7 +136,7 @@ pub(crate) async fn fill_page<L: Listing<Cursor = String>>(
     size: usize,
     first: Skeleton<L::Entry>,
 ) -> Result<Page<L::Shown>, Status> {
-    let mut filling = Filling::new(size, Budget::LIST);
+    let mut filling = Filling::new(size, L::BUDGET);
     let mut next_page_token = String::new();
     fill(gateway, list, context, first, &mut next_page_token, &mut filling).await?;
     Ok(Page { entries: filling.shown, next_page_token })

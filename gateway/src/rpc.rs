@@ -12,13 +12,14 @@ use microblog_proto::gateway::{
 use tonic::{Request, Response, Status, service::Routes};
 
 use crate::{
-    actions::{accounts, external_accounts, posts, relations},
+    actions::{accounts, external_accounts, notices as seen_notices, posts, relations},
     audit::CallerMetrics,
     callers::{AuthenticatedCaller, Callers, not_allowed},
     credentials::{Credentials, Principal},
     state::Gateway,
     views::{
-        account_list, changes, post, posts as viewed_posts, timeline, user, users, watch_home,
+        account_list, changes, notices, post, posts as viewed_posts, timeline, user, users,
+        watch_home, watch_notices,
     },
 };
 
@@ -174,6 +175,15 @@ macro_rules! methods {
             ) -> Answer<Self::WatchHomeStream> {
                 self.signed_in(watch_home::METHOD, request, watch_home::watch_home).await
             }
+
+            type WatchNoticesStream = watch_notices::NoticeUpdates;
+
+            async fn watch_notices(
+                &self,
+                request: Request<pb::WatchNoticesRequest>,
+            ) -> Answer<Self::WatchNoticesStream> {
+                self.signed_in(watch_notices::METHOD, request, watch_notices::watch_notices).await
+            }
         }
     };
 }
@@ -246,6 +256,14 @@ methods! {
         view_home(ViewHomeRequest) -> ViewHomeResponse;
         view_friends(ViewFriendsRequest) -> ViewFriendsResponse;
         count_new(CountNewRequest) -> CountNewResponse;
+    }
+    signed_in notices {
+        view_notices(ViewNoticesRequest) -> ViewNoticesResponse;
+        count_unread(CountUnreadRequest) -> CountUnreadResponse;
+        view_mentions(ViewMentionsRequest) -> ViewMentionsResponse;
+    }
+    signed_in seen_notices {
+        mark_seen(MarkSeenRequest) -> MarkSeenResponse;
     }
     public timeline {
         view_user_timeline(ViewUserTimelineRequest) -> ViewUserTimelineResponse;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use microblog_chassis::{AddressError, Peer};
 use microblog_proto::{
-    post::PostServicePeer, relation::RelationServicePeer, timeline::TimelineServicePeer,
-    user::UserServicePeer,
+    notice::NoticeServicePeer, post::PostServicePeer, relation::RelationServicePeer,
+    timeline::TimelineServicePeer, user::UserServicePeer,
 };
 
 use crate::{
@@ -40,6 +40,8 @@ pub struct Peers {
     pub post: Peer,
     /// Timelines.
     pub timeline: Peer,
+    /// Notices.
+    pub notice: Peer,
 }
 
 /// The address of a service is not valid, so the gateway does not start.
@@ -61,6 +63,7 @@ impl Peers {
             relation: remote("relation", &config.relation_url)?,
             post: remote("post", &config.post_url)?,
             timeline: remote("timeline", &config.timeline_url)?,
+            notice: remote("notice", &config.notice_url)?,
         })
     }
 
@@ -78,5 +81,9 @@ impl Peers {
 
     pub(crate) fn timeline(&self) -> TimelineServicePeer<Peer> {
         TimelineServicePeer::new(self.timeline.clone())
+    }
+
+    pub(crate) fn notice(&self) -> NoticeServicePeer<Peer> {
+        NoticeServicePeer::new(self.notice.clone())
     }
 }

@@ -3,9 +3,11 @@
 
 pub(crate) mod account_list;
 pub(crate) mod changes;
+pub(crate) mod notices;
 pub(crate) mod post;
 pub(crate) mod posts;
 pub(crate) mod timeline;
 pub(crate) mod user;
 pub(crate) mod users;
 pub(crate) mod watch_home;
+pub(crate) mod watch_notices;

@@ -12,7 +12,7 @@ use protox::Compiler;
 
 use access::Contract;
 
-const FILES: [&str; 15] = [
+const FILES: [&str; 17] = [
     "microblog/common/v1/access.proto",
     "microblog/common/v1/call_batch.proto",
     "microblog/common/v1/changes.proto",
@@ -23,9 +23,11 @@ const FILES: [&str; 15] = [
     "microblog/post/v1/post.proto",
     "microblog/post/v1/post_service.proto",
     "microblog/timeline/v1/timeline.proto",
+    "microblog/notice/v1/notice.proto",
     "microblog/gateway/v1/accounts.proto",
     "microblog/gateway/v1/changes.proto",
     "microblog/gateway/v1/gateway.proto",
+    "microblog/gateway/v1/notices.proto",
     "microblog/gateway/v1/posts.proto",
     "microblog/gateway/v1/timelines.proto",
 ];

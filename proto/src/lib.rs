@@ -100,6 +100,11 @@ mod microblog {
             tonic::include_proto!("microblog.timeline.v1");
         }
     }
+    pub mod notice {
+        pub mod v1 {
+            tonic::include_proto!("microblog.notice.v1");
+        }
+    }
     pub mod gateway {
         pub mod v1 {
             tonic::include_proto!("microblog.gateway.v1");
@@ -109,6 +114,7 @@ mod microblog {
 
 pub use microblog::common::v1 as common;
 pub use microblog::gateway::v1 as gateway;
+pub use microblog::notice::v1 as notice;
 pub use microblog::post::v1 as post;
 pub use microblog::relation::v1 as relation;
 pub use microblog::timeline::v1 as timeline;

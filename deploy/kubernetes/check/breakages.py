@@ -12,6 +12,7 @@ SERVER = "kubernetes/components/server/server.yaml"
 POST = "kubernetes/base/post.yaml"
 RELATION = "kubernetes/base/relation.yaml"
 USER = "kubernetes/base/user.yaml"
+NOTICE = "kubernetes/base/notice.yaml"
 ENV = "kubernetes/components/server/server.env"
 SCALING = "kubernetes/components/autoscaling"
 TLS = "kubernetes/components/tls"
@@ -57,8 +58,9 @@ BREAKAGES = [
     # workloads.py: references
     (POST, "key: REDIS_NODES", "key: REDIS_NODE", "has no REDIS_NODE"),
     (POST, "name: redis-post", "name: redis-posts", "there is no Secret redis-posts"),
-    (f"{PRODUCTION}/kustomization.yaml", "redis-timeline \\\n", "\\\n",
-     "redis-timeline is missing"),
+    (f"{PRODUCTION}/kustomization.yaml", " redis-notice \\\n", " \\\n",
+     "redis-notice is missing"),
+    (f"{PRODUCTION}/kustomization.yaml", " tls-notice; do", "; do", "tls-notice is missing"),
     (f"{PRODUCTION}/kustomization.yaml", " database-post; do", "; do", "database-post is missing"),
     (f"{PRODUCTION}/kustomization.yaml", "generic identity", "generic keys", "identity is missing"),
     (f"{LOCAL}/kustomization.yaml", "- keys=", "- key=", "has no keys"),
@@ -104,6 +106,7 @@ BREAKAGES = [
      "which is in none of its volumes"),
     (f"{TLS}/server.yaml", "_TLS_KEY_FILE", "_TLS_KEYS_FILE", "reads no MICROBLOG_TLS_KEYS_FILE"),
     (f"{TLS}/post.yaml", "https://timeline", "http://timeline", "MICROBLOG_TIMELINE_URL is of h"),
+    (f"{TLS}/notice.yaml", "https://user", "http://user", "MICROBLOG_USER_URL is of h"),
     (f"{TLS}/post.yaml", "secretName: tls-post", "secretName: tls-posts", "tls-posts"),
     ("kubernetes/base/kustomization.yaml", "  - timeline.yaml\n", "", "timeline"),
     (f"{SCALING}/common/scaling.yaml", "minReplicas: 3", "minReplicas: 2", "less than 3 replicas"),
@@ -129,17 +132,21 @@ BREAKAGES = [
     (RELATION, "postgres://relation:", "postgres://post:", "the user of MICROBLOG_DATABASE_URL"),
     (POST, "http://timeline:50054", "http://relation:50054", "not of timeline"),
     (POST, "http://timeline:50054", "http://timeline:50055", "has no port 50055"),
+    (NOTICE, "name: MICROBLOG_USER_URL", "name: USER_URL", "MICROBLOG_USER_URL is missing"),
+    (NOTICE, "://notice:$(REDIS", "://timeline:$(REDIS", "the user of MICROBLOG_REDIS_URL"),
     # network.py
     (POST, "- gateway\n", "- user\n", "gateway may call post on 50053/TCP is missing"),
     (POST, "          port: 50054", "          port: 50055", "post may call timeline"),
     (POST, "    - from:\n        - podSelector:\n            matchExpressions:\n"
      "              - key: app.kubernetes.io/name\n                operator: In\n"
      "                values:\n                  - gateway\n                  - timeline\n"
-     "      ports", "    - ports",
+     "                  - notice\n      ports", "    - ports",
      "a pod of another namespace may call post"),
     ("kubernetes/components/server/network.yaml", "port: 53", "port: 5353", "kube-dns on 53"),
     ("kubernetes/components/server/network.yaml", "port: 9464", "port: 9465", "monitoring may call post"),
     ("kubernetes/base/gateway.yaml", "microblog-caller: ", "caller: ", "a caller may call gateway"),
+    (USER, "                  - notice\n", "", "notice may call user on 50051/TCP is missing"),
+    (NOTICE, "          port: 50053\n", "          port: 50054\n", "notice may call post"),
     (REDIS, "                  - timeline\n", "", "timeline may call redis"),
     (POSTGRESQL, "                  - relation\n", "", "relation may call postgresql"),
     (COLLECTOR, "port: 4317\n    - from", "port: 4318\n    - from",
@@ -152,6 +159,8 @@ BREAKAGES = [
     (MICROBLOG, "://user:$(USER_REDIS", "://post:$(USER_REDIS", "the user of MICROBLOG_USER_REDIS"),
     (MICROBLOG, "name: MICROBLOG_POST_DATABASE_URL", "name: MICROBLOG_DATABASE_URL",
      "MICROBLOG_POST_DATABASE_URL is missing"),
+    (MICROBLOG, "name: MICROBLOG_NOTICE_REDIS_URL", "name: MICROBLOG_REDIS_URL",
+     "MICROBLOG_NOTICE_REDIS_URL is missing"),
     (MICROBLOG, "value: 0.0.0.0:50053", "value: 0.0.0.0:50063", "the port that it listens on"),
     (MICROBLOG, "targetPort: post", "targetPort: user", "the port of grpc"),
     (MICROBLOG, "readinessProbe:\n            grpc:\n              port: 50060",
@@ -170,6 +179,7 @@ BREAKAGES = [
     ("compose.yaml", "0.0.0.0:50051", "0.0.0.0:50061", "the port that it listens on"),
     ("compose.yaml", "stop_grace_period: 30s", "stop_grace_period: 20s", "is killed after 20 s"),
     ("compose.yaml", "MICROBLOG_USER_URL", "USER_URL", "MICROBLOG_USER_URL is missing"),
+    ("compose.yaml", "MICROBLOG_NOTICE_URL", "NOTICE_URL", "MICROBLOG_NOTICE_URL is missing"),
     ("compose.yaml", "@redis:6379", "@redys:6379", "the address of redys"),
     ("compose.yaml", "postgres://relation:", "postgres://post:", "the user of MICROBLOG_DATABASE_URL"),
     ("compose.yaml", "http://post:50053", "http://post:50054", "the port"),

@@ -15,7 +15,7 @@ STORES = {"redis-url": "redis", "database-url": "postgresql", "otlp-endpoint": "
 
 # The program that runs any services, and the arguments with which it runs all.
 COLOCATED = "microblog"
-SERVICES = ("gateway", "user", "relation", "post", "timeline")
+SERVICES = ("gateway", "user", "relation", "post", "timeline", "notice")
 ALL = ("serve", f"--services={','.join(SERVICES)}")
 
 # Read by OpenTelemetry's SDK itself, in every program:

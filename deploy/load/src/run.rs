@@ -88,6 +88,9 @@ pub(crate) struct Target {
     /// URL of the timeline service
     #[arg(long, value_name = "URL", default_value = remote::TIMELINE_URL, env = "MICROBLOG_TIMELINE_URL")]
     timeline_url: String,
+    /// URL of the notice service
+    #[arg(long, value_name = "URL", default_value = remote::NOTICE_URL, env = "MICROBLOG_NOTICE_URL")]
+    notice_url: String,
 }
 
 impl Target {
@@ -104,6 +107,7 @@ impl Target {
                 relation: self.relation_url.clone(),
                 post: self.post_url.clone(),
                 timeline: self.timeline_url.clone(),
+                notice: self.notice_url.clone(),
                 keys: Keys::default(),
             })),
         }

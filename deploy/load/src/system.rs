@@ -211,9 +211,10 @@ mod tests {
     #[tokio::test]
     async fn an_external_system_has_no_usage() {
         let at = |port: u16| format!("http://127.0.0.1:{port}");
-        let (gateway, user, relation, post, timeline) = (at(1), at(2), at(3), at(4), at(5));
+        let [gateway, user, relation, post, timeline, notice] = [1, 2, 3, 4, 5, 6].map(at);
         let keys = Keys::default();
-        let system = System::external(Urls { gateway, user, relation, post, timeline, keys });
+        let urls = Urls { gateway, user, relation, post, timeline, notice, keys };
+        let system = System::external(urls);
         assert_eq!(system.urls().post, "http://127.0.0.1:4");
         assert!(system.redis().await.unwrap().is_empty());
         let usage = system.usage().await.unwrap();

@@ -9,9 +9,11 @@ use crate::{keys::Keys, services::SERVERS};
 
 // Below the ports of the testkit's stores: those start between the choice of ports here and the start
 // of the servers, and while a server is stopped.
-const PORTS: std::ops::Range<u16> = 10_000..15_990;
+const PORTS: std::ops::Range<u16> = 10_000..15_980;
 const ATTEMPTS: usize = 1000;
 const REDIS: u16 = 9;
+/// The ports that are free: room for the ten of `microblog up`, and for two replicas of each service.
+const FREE: u16 = 20;
 
 /// Environment variables of every server, which the caller's environment overrides. Rate limits are
 /// off, since they would be the bottleneck. The drain timeout is short.
@@ -54,18 +56,20 @@ pub struct Urls {
     pub post: String,
     /// The timeline service.
     pub timeline: String,
+    /// The notice service.
+    pub notice: String,
     /// The identity keys.
     pub keys: Keys,
 }
 
 impl Urls {
     /// Returns all of them, the gateway's first.
-    pub fn all(&self) -> [&str; 5] {
-        [&self.gateway, &self.user, &self.relation, &self.post, &self.timeline]
+    pub fn all(&self) -> [&str; 6] {
+        [&self.gateway, &self.user, &self.relation, &self.post, &self.timeline, &self.notice]
     }
 }
 
-/// A block of ten ports, assigned as `microblog up` does.
+/// A block of ports. The first ten are assigned as `microblog up` does.
 #[derive(Clone, Copy, Debug)]
 pub struct Ports(u16);
 
@@ -75,7 +79,7 @@ impl Ports {
         let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
         for _ in 0..ATTEMPTS {
             let ports = Self(rand::random_range(PORTS));
-            if (0..=REDIS).all(|offset| is_free(ports.at(offset))) {
+            if (0..FREE).all(|offset| is_free(ports.at(offset))) {
                 return Ok(ports);
             }
         }
@@ -104,9 +108,9 @@ impl Ports {
 
     /// Returns the URLs of the servers with a scheme, and these keys.
     pub fn urls_with(self, scheme: &str, keys: Keys) -> Urls {
-        let [gateway, user, relation, post, timeline] =
+        let [gateway, user, relation, post, timeline, notice] =
             SERVERS.map(|server| format!("{scheme}://{}", server.address(self.0)));
-        Urls { gateway, user, relation, post, timeline, keys }
+        Urls { gateway, user, relation, post, timeline, notice, keys }
     }
 }
 

@@ -27,6 +27,8 @@ pub const RELATION_URL: &str = "http://127.0.0.1:50052";
 pub const POST_URL: &str = "http://127.0.0.1:50053";
 /// The default URL of the timeline service.
 pub const TIMELINE_URL: &str = "http://127.0.0.1:50054";
+/// The default URL of the notice service.
+pub const NOTICE_URL: &str = "http://127.0.0.1:50055";
 
 /// The deadline of a call; servers allow 60 s.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(60);

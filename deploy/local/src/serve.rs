@@ -145,6 +145,7 @@ fn of_one(server: Server, flag: &Flag, own: &str) -> Arg {
             Server::Relation => "Relation service",
             Server::Post => "Post service",
             Server::Timeline => "Timeline service",
+            Server::Notice => "Notice service",
         })
         .hide(!is_listed)
         .hide_env_values(flag.of_program.is_hide_env_values_set());

@@ -28,11 +28,19 @@ pub enum Server {
     Post,
     /// Home and friends timelines
     Timeline,
+    /// Notices
+    Notice,
 }
 
 /// All servers, in the order of their ports.
-pub const SERVERS: [Server; 5] =
-    [Server::Gateway, Server::User, Server::Relation, Server::Post, Server::Timeline];
+pub const SERVERS: [Server; 6] = [
+    Server::Gateway,
+    Server::User,
+    Server::Relation,
+    Server::Post,
+    Server::Timeline,
+    Server::Notice,
+];
 
 impl Server {
     /// Returns its name, which is also that of its Redis user.
@@ -43,6 +51,7 @@ impl Server {
             Self::Relation => "relation",
             Self::Post => "post",
             Self::Timeline => "timeline",
+            Self::Notice => "notice",
         }
     }
 
@@ -54,6 +63,7 @@ impl Server {
             Self::Relation => "microblog.relation.v1.RelationService",
             Self::Post => "microblog.post.v1.PostService",
             Self::Timeline => "microblog.timeline.v1.TimelineService",
+            Self::Notice => "microblog.notice.v1.NoticeService",
         }
     }
 
@@ -85,6 +95,7 @@ impl Server {
             Self::Relation => microblog_relation::Config::command(),
             Self::Post => microblog_post::Config::command(),
             Self::Timeline => microblog_timeline::Config::command(),
+            Self::Notice => microblog_notice::Config::command(),
         }
     }
 }
@@ -104,6 +115,7 @@ struct Configs {
     relation: Option<microblog_relation::Config>,
     post: Option<microblog_post::Config>,
     timeline: Option<microblog_timeline::Config>,
+    notice: Option<microblog_notice::Config>,
 }
 
 /// Errors of starting the servers of a worker.
@@ -117,6 +129,8 @@ pub(crate) enum Error {
     Post(#[source] microblog_post::StartError),
     #[error("cannot start the timeline service")]
     Timeline(#[source] microblog_keyspace::Error),
+    #[error("cannot start the notice service")]
+    Notice(#[source] microblog_keyspace::Error),
     #[error("invalid URL of the {0} service")]
     Peer(&'static str, #[source] AddressError),
 }
@@ -135,6 +149,7 @@ impl Plan {
             relation: config(Server::Relation, flags)?,
             post: config(Server::Post, flags)?,
             timeline: config(Server::Timeline, flags)?,
+            notice: config(Server::Notice, flags)?,
         };
         let own = [
             configs.gateway.as_mut().map(|(config, _)| &mut config.chassis),
@@ -142,6 +157,7 @@ impl Plan {
             configs.relation.as_mut().map(|config| &mut config.chassis),
             configs.post.as_mut().map(|config| &mut config.chassis),
             configs.timeline.as_mut().map(|config| &mut config.chassis),
+            configs.notice.as_mut().map(|config| &mut config.chassis),
         ];
         // Shares what the process has once, such as the identity keys.
         own.into_iter().flatten().for_each(|own| own.clone_from(chassis));
@@ -150,7 +166,7 @@ impl Plan {
 
     /// Starts the servers of one worker. They call each other in process, and others at their URLs.
     pub(crate) async fn listen(self, worker: Worker) -> Result<Vec<Listener>, Error> {
-        let Configs { chassis, gateway, user, relation, post, timeline } = &*self.0;
+        let Configs { chassis, gateway, user, relation, post, timeline, notice } = &*self.0;
         let mut started = Started { chassis, listeners: Vec::new(), post: Peer::unbound(chassis) };
         if let Some(config) = user {
             let service = microblog_user::service(config, worker).await.map_err(Error::User)?;
@@ -177,12 +193,22 @@ impl Plan {
             started.post.bind(&service, chassis);
             started.add(Server::Post, config.listen, service);
         }
+        if let Some(config) = notice {
+            let peers = microblog_notice::Peers {
+                user: started.peer(Server::User, &config.user_url)?,
+                relation: started.peer(Server::Relation, &config.relation_url)?,
+                post: started.peer(Server::Post, &config.post_url)?,
+            };
+            let service = microblog_notice::service(config, peers, worker).await;
+            started.add(Server::Notice, config.listen, service.map_err(Error::Notice)?);
+        }
         if let Some((config, limits)) = gateway {
             let peers = Peers {
                 user: started.peer(Server::User, &config.user_url)?,
                 relation: started.peer(Server::Relation, &config.relation_url)?,
                 post: started.peer(Server::Post, &config.post_url)?,
                 timeline: started.peer(Server::Timeline, &config.timeline_url)?,
+                notice: started.peer(Server::Notice, &config.notice_url)?,
             };
             let service = microblog_gateway::service(config, limits.clone(), peers, worker);
             started.add(Server::Gateway, config.listen, service);

@@ -32,8 +32,8 @@ pub struct Args {
     #[arg(long, value_name = "DIR", env = "MICROBLOG_DATA_DIR")]
     data_dir: Option<PathBuf>,
 
-    /// First of ten ports on 127.0.0.1, for the gateway. The next four are for the services user,
-    /// relation, post and timeline, and the last for redis-server
+    /// First of ten ports on 127.0.0.1, for the gateway. The next five are for the services user,
+    /// relation, post, timeline and notice, and the last for redis-server
     #[arg(
         long,
         value_name = "PORT",

@@ -11,6 +11,7 @@ from report import Report
 
 ALERTS, TESTS, OVERVIEW = "alerts.yaml", "alerts_test.yaml", "dashboards/overview.json"
 STORES, TIMELINES = "dashboards/stores.json", "dashboards/timelines.json"
+NOTICES = "dashboards/notices.json"
 
 BREAKAGES = [
     # files.py
@@ -53,6 +54,10 @@ BREAKAGES = [
      "no query shows microblog_timeline_queue_depth"),
     (TIMELINES, "sum by (mode)", "sum by mode", "invalid query"),
     (TIMELINES, "step_duration_seconds_bucket", "step_duration_bucket", "no such metric"),
+    (NOTICES, "microblog_notice_feed_gaps_total", "microblog_notice_acts_total",
+     "nothing has the label service"),
+    (ALERTS, "microblog_notice_feed_read_until_seconds", "microblog_notice_feed_read_until",
+     "no such metric"),
 ]
 
 

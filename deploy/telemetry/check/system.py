@@ -24,7 +24,7 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 import grpc  # noqa: E402
 
 # Port offsets of `microblog up`.
-USER, RELATION, POST, TIMELINE, REDIS, PORTS = 1, 2, 3, 4, 9, 10
+USER, RELATION, POST, TIMELINE, NOTICE, REDIS, PORTS = 1, 2, 3, 4, 5, 9, 10
 CHECK_AVAILABILITY = "/microblog.gateway.v1.GatewayService/CheckAvailability"
 USER_SERVICE = "/microblog.user.v1.UserService/"
 GET_TIMELINE = "/microblog.timeline.v1.TimelineService/GetTimeline"
@@ -193,7 +193,9 @@ def running(programs, directory):
             # All calls come from one address, and must not be rate limited.
             "--availability-checks-per-minute", "0", "--callers-file", "callers.json",
         ]
-        for name, place in (("relation", RELATION), ("post", POST), ("timeline", TIMELINE)):
+        for name, place in (
+            ("relation", RELATION), ("post", POST), ("timeline", TIMELINE), ("notice", NOTICE),
+        ):
             gateway += [f"--{name}-url", f"http://127.0.0.1:{base + place}"]
         with processes.running(gateway, directory, env=environment) as process, \
                 processes.running(changes, directory, env=environment):

@@ -4,8 +4,8 @@ use microblog_chassis::status;
 use microblog_domain::{IdMap, UserId};
 use microblog_proto::{
     common::ErrorReason,
-    gateway::{Author, ListedUser, WithheldReason},
-    post::Entity,
+    gateway::{Author, ListedUser, ViewedComment, WithheldReason},
+    post::{Comment, Entity},
     relation::{self, BatchGetRelationsResponse, EdgeList, Relation, RelationState},
     user::{self, User},
 };
@@ -176,22 +176,39 @@ impl HydratedAccounts {
     /// deleted.
     fn take_listed(&mut self, id: u64, since: Option<Timestamp>) -> Option<ListedUser> {
         let user = self.take_user(id)?;
-        let relation = self.relations.get(&id).copied().unwrap_or_default();
-        Some(ListedUser {
+        Some(self.as_listed(user, since))
+    }
+
+    /// Returns an account as lists show it, without a time; `None` if it is deleted.
+    pub(crate) fn listed(&self, id: u64) -> Option<ListedUser> {
+        let user = self.users.get(&id)?.clone();
+        Some(self.as_listed(user, None))
+    }
+
+    fn as_listed(&self, user: User, since: Option<Timestamp>) -> ListedUser {
+        let relation = self.relations.get(&user.id).copied().unwrap_or_default();
+        ListedUser {
+            relation: self.relation(user.id).into(),
             user: Some(user),
-            relation: self.relation(id).into(),
             since,
             blocking: relation.blocking,
             blocked_by: relation.blocked_by,
             muting: relation.muting,
             ..ListedUser::default()
-        })
+        }
     }
 
     /// Returns the author of a text as it is shown; `None` if the account is deleted.
     pub(crate) fn author(&self, id: u64) -> Option<Author> {
         let user = self.users.get(&id)?.clone();
         Some(Author { user: Some(user), relation: self.relation(id).into() })
+    }
+
+    /// Returns a comment with its author; `None` if the author is deleted.
+    pub(crate) fn view_comment(&self, mut comment: Comment) -> Option<ViewedComment> {
+        let author = Some(self.author(comment.author_id)?);
+        self.fill_mentions(comment.id, &mut comment.entities);
+        Some(ViewedComment { comment: Some(comment), author })
     }
 
     /// Sets the account ids in the mentions of the text with this id.
@@ -246,6 +263,11 @@ impl HydratedAccounts {
     /// Returns whether an account's texts are hidden from the viewer.
     pub(crate) fn is_hidden(&self, id: u64) -> bool {
         self.hidden_reason(id).is_some()
+    }
+
+    /// Returns whether an account exists and its texts are not hidden from the viewer.
+    pub(crate) fn is_visible(&self, id: u64) -> bool {
+        self.exists(id) && !self.is_hidden(id)
     }
 }
 
@@ -357,6 +379,8 @@ mod tests {
         assert_eq!(hidden, [false, true, true, true, false, false]);
         let blocked = [1, 2, 3, 4, 5, 6].map(|id| accounts().is_blocked(id));
         assert_eq!(blocked, [false, false, true, true, false, false]);
+        let visible = [1, 2, 3, 4, 5, 6].map(|id| accounts().is_visible(id));
+        assert_eq!(visible, [true, false, false, false, true, false], "the last one is deleted");
     }
 
     #[test]
@@ -402,5 +426,9 @@ mod tests {
         assert_eq!((first.relation(), first.since), (RelationState::Mutual, since));
         assert_eq!(accounts.take_listed(5, None).unwrap().relation(), RelationState::None);
         assert!(accounts.take_listed(6, None).is_none(), "the account is deleted");
+        let second = accounts.listed(2).unwrap();
+        assert!(second.muting && second.since.is_none());
+        assert_eq!(accounts.listed(2), Some(second), "it is still there");
+        assert!(accounts.listed(1).is_none());
     }
 }

@@ -1,11 +1,4 @@
-//! Hydration of mentions: the accounts that the names in texts refer to.
-//!
-//! A text contains names, which are resolved when the text is read. Since then a name may have
-//! passed to another account, so a mention refers to an account only if the account is older than
-//! the text. Names cannot be changed: the owner at the time of writing has had the name since
-//! registration, and a later owner is younger. Ids contain their time of creation, so nothing needs
-//! to be stored. (An id is issued some milliseconds before its name is claimed. That matters only
-//! if names of deleted accounts become free at once.)
+//! Hydration of mentions: the accounts that the names in texts refer to (see `microblog_domain::mention`).
 
 use std::{
     borrow::Cow,
@@ -13,7 +6,7 @@ use std::{
     iter,
 };
 
-use microblog_domain::{BATCH_MAX, Stamp};
+use microblog_domain::{BATCH_MAX, mention::is_no_younger};
 use microblog_proto::{
     post::{Entity, Mention, entity::Target},
     user,
@@ -42,14 +35,6 @@ impl Mentioned {
             }
         }
     }
-}
-
-/// Returns whether an account existed when a text was written, to the millisecond. The clocks of
-/// two partitions may differ like those of two machines, so an account created just before may
-/// count as younger. Its mention then refers to no account, rather than to the wrong account.
-fn is_no_younger(user_id: u64, text_id: u64) -> bool {
-    let made = |id: u64| Stamp::new(id).map(Stamp::time);
-    made(user_id).zip(made(text_id)).is_some_and(|(account, text)| account <= text)
 }
 
 /// Resolves the mentions of a text that was just written. One call: user.BatchResolveNames; none

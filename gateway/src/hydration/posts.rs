@@ -23,7 +23,7 @@ use super::{
 use crate::{
     context::ViewContext,
     errors,
-    paging::{PAGE_BYTES_MAX, PROFILE_BYTES_MAX},
+    paging::{Budget, PAGE_BYTES_MAX, PROFILE_BYTES_MAX},
     state::Gateway,
 };
 
@@ -31,8 +31,19 @@ use crate::{
 /// which may consist of hashtags and then appears twice, and the other fields.
 const POST_BYTES_MAX: usize = 76 * 1024;
 
+/// The largest post or comment with its author: the texts of both have the same limits.
+pub(crate) const TEXT_BYTES_MAX: usize = POST_BYTES_MAX + PROFILE_BYTES_MAX;
+
 /// The largest entry as it is shown: a post and its root, each with its author.
-pub(crate) const ENTRY_BYTES_MAX: usize = 2 * (POST_BYTES_MAX + PROFILE_BYTES_MAX);
+pub(crate) const ENTRY_BYTES_MAX: usize = 2 * TEXT_BYTES_MAX;
+
+/// The limits of a page of posts.
+pub(crate) const POSTS_BUDGET: Budget = Budget {
+    batch_max: 50,
+    page_bytes_max: PAGE_BYTES_MAX,
+    entry_bytes_max: ENTRY_BYTES_MAX,
+    overfetches: true,
+};
 
 /// How many of the largest posts, with their roots, fit into one message.
 pub(crate) const ENTRIES_PER_MESSAGE: usize = 25;
@@ -65,7 +76,7 @@ pub(crate) fn viewer_id(viewer: Option<UserId>) -> u64 {
 
 /// Hydration state of posts and their roots.
 pub(crate) struct HydratedPosts {
-    authors: HydratedAccounts,
+    pub(crate) authors: HydratedAccounts,
 }
 
 /// Returns the hydration state of posts and their roots. Up to two calls at once: those of
@@ -193,7 +204,7 @@ pub(crate) async fn viewed_posts_in_place(
 
 /// Returns the posts that exist, with their roots and which of them the viewer likes, in the order of
 /// their ids in the request. post.BatchGetPosts once for every 25, all at once.
-async fn get_posts(
+pub(crate) async fn get_posts(
     gateway: &Gateway,
     viewer: Option<UserId>,
     ids: &[u64],

@@ -92,7 +92,8 @@ pub struct Config {
     )]
     pub availability_checks_per_minute_total: u32,
 
-    /// Open streams of WatchHome per viewer, of the process's --max-watches; 0 disables the limit
+    /// Open streams of WatchHome and WatchNotices per viewer, of the process's --max-watches; 0 disables
+    /// the limit
     #[arg(
         long,
         env = "MICROBLOG_MAX_WATCHES_PER_VIEWER",

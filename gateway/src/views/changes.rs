@@ -223,7 +223,7 @@ impl Kinds {
     ) -> Result<Vec<(Source, Pages)>, Status> {
         let open = async |source: Source| {
             let kinds = self.0.iter().map(|&kind| kind.into()).collect();
-            let query = FeedQuery { kinds, after: cursor.of(source), snapshot };
+            let query = FeedQuery { kinds, after: cursor.of(source), snapshot, from_start: false };
             Ok::<_, Status>((source, source.open(&gateway.peers, query).await?))
         };
         future::try_join_all(self.sources().map(open)).await

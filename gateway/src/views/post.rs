@@ -183,13 +183,8 @@ impl Listing for Comments {
         let author_ids = comments.iter().map(|comment| comment.author_id).collect();
         let names = mentioned_names(comments.iter().map(|comment| &comment.entities[..]));
         let authors = hydrate_authors(gateway, context, author_ids, names).await?;
-        let view = |mut comment: Comment| {
-            let author = Some(authors.author(comment.author_id)?);
-            authors.fill_mentions(comment.id, &mut comment.entities);
-            Some(ViewedComment { comment: Some(comment), author })
-        };
         let visible = comments.into_iter().filter(|comment| !authors.is_hidden(comment.author_id));
-        Ok(visible.map(view).collect())
+        Ok(visible.map(|comment| authors.view_comment(comment)).collect())
     }
 }
 

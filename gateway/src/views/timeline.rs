@@ -22,17 +22,9 @@ use crate::{
     },
     credentials::Credentials,
     errors,
-    hydration::posts::{ENTRY_BYTES_MAX, hydrate_entries, viewed_posts_in_place, viewer_id},
-    paging::{Budget, Cursor, Filling, Listing, PAGE_BYTES_MAX, PageRequest, Skeleton, fill},
+    hydration::posts::{POSTS_BUDGET, hydrate_entries, viewed_posts_in_place, viewer_id},
+    paging::{Cursor, Filling, Listing, PageRequest, Skeleton, fill},
     state::Gateway,
-};
-
-/// The limits of a page.
-const BUDGET: Budget = Budget {
-    batch_max: 50,
-    page_bytes_max: PAGE_BYTES_MAX,
-    entry_bytes_max: ENTRY_BYTES_MAX,
-    overfetches: true,
 };
 
 /// Shows the viewer's home timeline. Up to 4 calls for a page of up to 25 that one skeleton fills:
@@ -98,7 +90,7 @@ pub(crate) async fn view_user_timeline(
         let posts = AuthorsPosts { authors, viewer: context.viewer, after_id };
         let end = &mut cursor.before_id;
         let first = posts.skeleton(gateway, page.size, *end).await?;
-        let mut filling = Filling::new(page.size, BUDGET);
+        let mut filling = Filling::new(page.size, POSTS_BUDGET);
         let filled = fill(gateway, &posts, context, first, end, &mut filling).await;
         unless_shown(filled, &filling)?;
         let newest = filling.shown.first().and_then(|viewed| viewed.post.as_ref());
@@ -163,7 +155,7 @@ async fn fill_own(
 ) -> Result<TimelinePage, Status> {
     let PageRequest { size, token: page_token } = page;
     let start = timeline.start(gateway, size, page_token).await?;
-    let mut filling = Filling::new(size, BUDGET);
+    let mut filling = Filling::new(size, POSTS_BUDGET);
     let mut older = match start {
         Start::Older(cursor) => cursor,
         Start::Recent(mut end, first) => {
@@ -256,7 +248,7 @@ impl OwnTimeline {
             return Ok(Start::Older(cursor));
         }
         let start = RecentCursor { next_page_token: page_token, ..RecentCursor::default() };
-        let first = self.skeleton(gateway, size.min(BUDGET.batch_max), start.clone()).await?;
+        let first = self.skeleton(gateway, size.min(POSTS_BUDGET.batch_max), start.clone()).await?;
         Ok(Start::Recent(start, first))
     }
 

@@ -1,188 +1,111 @@
-//! WatchHome: a stream of new posts in the viewer's home timeline, driven by the caller. The
-//! gateway reads from the timeline service only when the caller's connection asks for the next
-//! message.
-//!
-//! Entries from the timeline service may have waited on the way since before an Unfollow or a Block
-//! was confirmed. So each message is hydrated, and checked against the follow graph, when the
-//! HTTP/2 server asks for it. The server sends a message when the caller's flow-control window has
-//! room for some of it, and takes one more before it waits for room. So up to two messages exist
-//! ahead, beside those that fit into the window.
+//! WatchHome: a stream of new posts in the viewer's home timeline. Each message is checked against the
+//! follow graph when it is made: an author may have been unfollowed since the post was delivered.
 
-use std::{mem, time::Instant};
-
-use futures::{
-    StreamExt as _,
-    stream::{self, BoxStream},
-};
-use microblog_chassis as chassis;
 use microblog_domain::{IdSet, UserId};
 use microblog_proto::{
     gateway::{self, ViewedPost, WatchHomeResponse},
     relation::RelationState,
     timeline::{self, Entry, WatchHomeTimelineResponse},
 };
-use tokio::time::timeout;
-use tonic::{Status, Streaming};
+use tonic::{Response, Status, Streaming};
 
 use crate::{
-    callers,
-    context::{ViewContext, authenticate},
+    context::ViewContext,
     credentials::Credentials,
-    errors,
     hydration::posts::{ENTRIES_PER_MESSAGE, hydrate_entries},
-    limits::WatchPermit,
     state::Gateway,
+    watch::{Messages, Watched, watch},
 };
 
 /// The method's name.
 pub(crate) const METHOD: &str = "WatchHome";
 
-/// The fields of the timeline service's request that the caller controls.
-const FIELDS: errors::Fields = &[("since_token", "since_token")];
-
 /// The stream of WatchHome.
-pub(crate) type HomeUpdates = BoxStream<'static, Result<WatchHomeResponse, Status>>;
+pub(crate) type HomeUpdates = Messages<WatchHomeResponse>;
 
-/// Streams the new posts of the viewer's home timeline. 2 calls at the start: user.Authenticate,
-/// then timeline.WatchHomeTimeline. Each message costs user.Authenticate ∥ post.BatchGetPosts, then
-/// user.BatchGetUsers ∥ relation.BatchGetRelations, and up to 7 more if a post with suppressed
-/// reposts is not shown; as many again for each repost by an account that is no longer followed. An
-/// idle stream costs user.Authenticate every `--session-check-ms`. For a service caller, user.GetUser
-/// or user.GetAccount takes the place of user.Authenticate.
+/// Streams the new posts of the viewer's home timeline. The calls of [`watch`]: it opens
+/// timeline.WatchHomeTimeline. The hydration of a message costs post.BatchGetPosts, then
+/// user.BatchGetUsers ∥ relation.BatchGetRelations, and up to 7 more if a post with suppressed reposts is
+/// not shown; as many again for each repost by an account that is no longer followed.
 pub(crate) async fn watch_home(
     gateway: &Gateway,
     credentials: Credentials,
     request: gateway::WatchHomeRequest,
 ) -> Result<HomeUpdates, Status> {
-    let viewer = authenticate(gateway, credentials.clone()).await?;
-    let permit = gateway.limits.acquire_watch(viewer)?;
-    chassis::context::watch()?;
-    let (user_id, since_token) = (viewer.get(), request.since_token);
-    let request = timeline::WatchHomeTimelineRequest { user_id, since_token: since_token.clone() };
-    let client = gateway.peers.timeline();
-    let updates = errors::stream(client.watch_home_timeline(request), FIELDS).await?;
-    let watch = Watch {
-        gateway: gateway.clone(),
-        credentials,
-        session_checked_at: Instant::now(),
-        viewer,
-        updates,
-        pending: WatchHomeTimelineResponse::default(),
-        since_token,
-        _permit: permit,
-    };
-    Ok(stream::try_unfold(watch, Watch::step).boxed())
+    watch::<Home>(gateway, credentials, request.since_token).await
 }
 
-/// An open stream.
-struct Watch {
-    gateway: Gateway,
-    credentials: Credentials,
-    session_checked_at: Instant,
+/// The viewer's home timeline.
+struct Home;
+
+impl Watched for Home {
+    const METHOD: &'static str = METHOD;
+    const ENTRIES_MAX: usize = ENTRIES_PER_MESSAGE;
+
+    type Update = WatchHomeTimelineResponse;
+    type Entry = Entry;
+    type Message = WatchHomeResponse;
+
+    async fn open(
+        gateway: &Gateway,
+        viewer: UserId,
+        since_token: String,
+    ) -> Result<Response<Streaming<WatchHomeTimelineResponse>>, Status> {
+        let user_id = viewer.get();
+        let request = timeline::WatchHomeTimelineRequest { user_id, since_token };
+        gateway.peers.timeline().watch_home_timeline(request).await
+    }
+
+    fn split(update: WatchHomeTimelineResponse) -> (Vec<Entry>, String) {
+        (update.entries, update.since_token)
+    }
+
+    async fn message(
+        gateway: &Gateway,
+        viewer: UserId,
+        entries: Vec<Entry>,
+        since_token: String,
+    ) -> Result<WatchHomeResponse, Status> {
+        let posts = followed_posts(gateway, viewer, &entries).await?;
+        Ok(WatchHomeResponse { posts, since_token })
+    }
+}
+
+/// Returns the posts of entries as the viewer sees them now, from authors that the viewer follows. If an
+/// author is no longer followed, a suppressed repost may be by one who is.
+async fn followed_posts(
+    gateway: &Gateway,
     viewer: UserId,
-    updates: Streaming<WatchHomeTimelineResponse>,
-    /// The part of the last update that is not sent yet.
-    pending: WatchHomeTimelineResponse,
-    /// The since token of the last update that is sent completely.
-    since_token: String,
-    /// Counts the stream towards the viewer's limit while it is open.
-    _permit: WatchPermit<UserId>,
+    entries: &[Entry],
+) -> Result<Vec<ViewedPost>, Status> {
+    let context = ViewContext::new(Some(viewer));
+    let mut shown = hydrate_entries(gateway, context, entries).await?;
+    loop {
+        let (mut slots, mut suppressed) = (Vec::new(), Vec::new());
+        for (slot, (entry, viewed)) in entries.iter().zip(&mut shown).enumerate() {
+            let Some(post) = viewed.take_if(|viewed| !is_followed(viewer, viewed)) else {
+                continue;
+            };
+            if let Some(entry) = suppressed_after(entry, &post) {
+                slots.push(slot);
+                suppressed.push(entry);
+            }
+        }
+        if suppressed.is_empty() {
+            return Ok(distinct(shown));
+        }
+        let others = hydrate_entries(gateway, context, &suppressed).await?;
+        for (slot, other) in slots.into_iter().zip(others) {
+            shown[slot] = other;
+        }
+    }
 }
 
-impl Watch {
-    /// Returns the next message. The session is checked for each, so none is sent after its end.
-    async fn step(mut self) -> Result<Option<(WatchHomeResponse, Self)>, Status> {
-        let Some(entries) = self.skeleton().await? else { return Ok(None) };
-        self.credentials = self.current_credentials()?;
-        let (session, posts) = tokio::join!(self.authenticate(), self.hydrate(&entries));
-        session?;
-        self.session_checked_at = Instant::now();
-        let posts = posts?;
-        let since_token = self.since_token.clone();
-        Ok(Some((WatchHomeResponse { posts, since_token }, self)))
-    }
-
-    /// Returns pending entries that fit into one message, whatever their size; `None` when the
-    /// timeline service ends the stream.
-    async fn skeleton(&mut self) -> Result<Option<Vec<Entry>>, Status> {
-        if self.pending.entries.is_empty() {
-            let Some(update) = self.update().await? else { return Ok(None) };
-            self.pending = update;
-        }
-        let size = self.pending.entries.len().min(ENTRIES_PER_MESSAGE);
-        let rest = self.pending.entries.split_off(size);
-        let entries = mem::replace(&mut self.pending.entries, rest);
-        if self.pending.entries.is_empty() {
-            self.since_token.clone_from(&self.pending.since_token);
-        }
-        Ok(Some(entries))
-    }
-
-    /// Waits for an update of the timeline service. Meanwhile, the end of the session or of the
-    /// service caller's rights ends the stream.
-    async fn update(&mut self) -> Result<Option<WatchHomeTimelineResponse>, Status> {
-        let session_check = self.gateway.session_check;
-        let check = match &self.credentials {
-            Credentials::Session(_) => session_check,
-            Credentials::Caller(_) => session_check.min(callers::CHECK_INTERVAL),
-        };
-        loop {
-            match timeout(check, self.updates.message()).await {
-                Ok(update) => return update.map_err(|status| errors::map(status, FIELDS)),
-                Err(_elapsed) => {
-                    let current = self.current_credentials()?;
-                    let has_changed = current.has_changed(&self.credentials);
-                    self.credentials = current;
-                    if has_changed || self.session_checked_at.elapsed() >= session_check {
-                        self.authenticate().await?;
-                        self.session_checked_at = Instant::now();
-                    }
-                }
-            }
-        }
-    }
-
-    /// Checks the viewer's session, or that the service caller may act for the viewer.
-    async fn authenticate(&self) -> Result<(), Status> {
-        authenticate(&self.gateway, self.credentials.clone()).await.map(|_viewer| ())
-    }
-
-    fn current_credentials(&self) -> Result<Credentials, Status> {
-        self.credentials.current(self.gateway.callers.as_ref(), METHOD)
-    }
-
-    /// Returns the posts of entries as the viewer sees them now, from authors that the viewer
-    /// follows. If an author is no longer followed, a suppressed repost may be by one who is.
-    async fn hydrate(&self, entries: &[Entry]) -> Result<Vec<ViewedPost>, Status> {
-        let context = ViewContext::new(Some(self.viewer));
-        let mut shown = hydrate_entries(&self.gateway, context, entries).await?;
-        loop {
-            let (mut slots, mut suppressed) = (Vec::new(), Vec::new());
-            for (slot, (entry, viewed)) in entries.iter().zip(&mut shown).enumerate() {
-                let Some(post) = viewed.take_if(|viewed| !self.is_followed(viewed)) else {
-                    continue;
-                };
-                if let Some(entry) = suppressed_after(entry, &post) {
-                    slots.push(slot);
-                    suppressed.push(entry);
-                }
-            }
-            if suppressed.is_empty() {
-                return Ok(distinct(shown));
-            }
-            let others = hydrate_entries(&self.gateway, context, &suppressed).await?;
-            for (slot, other) in slots.into_iter().zip(others) {
-                shown[slot] = other;
-            }
-        }
-    }
-
-    /// Returns whether the viewer follows the author of a post, or is the author.
-    fn is_followed(&self, viewed: &ViewedPost) -> bool {
-        let Some(author) = &viewed.author else { return false };
-        let is_own = author.user.as_ref().is_some_and(|user| user.id == self.viewer.get());
-        is_own || matches!(author.relation(), RelationState::Following | RelationState::Mutual)
-    }
+/// Returns whether the viewer follows the author of a post, or is the author.
+fn is_followed(viewer: UserId, viewed: &ViewedPost) -> bool {
+    let Some(author) = &viewed.author else { return false };
+    let is_own = author.user.as_ref().is_some_and(|user| user.id == viewer.get());
+    is_own || matches!(author.relation(), RelationState::Following | RelationState::Mutual)
 }
 
 /// Returns an entry of the suppressed reposts that come after a post in an entry; `None` if none

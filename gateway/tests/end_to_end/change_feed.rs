@@ -11,7 +11,7 @@ use microblog_proto::{
     relation::{self, EdgeList},
     user::ProfileChanges,
 };
-use microblog_testkit::{Files, PATIENCE, Topology, eventually};
+use microblog_testkit::{PATIENCE, eventually};
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _};
 use tokio::time::timeout;
 use tonic::{Code, Request, Response, Status, Streaming};
@@ -19,7 +19,7 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use crate::{
     errors::{Expected, assert_error, invalid},
     service_callers::{Callers, acting_for, by_caller},
-    system::{Flags, Jobs, Member, System, by_id, with_token},
+    system::{Member, System, by_id, recorded, with_token},
 };
 
 const CALLER_INVALID: Expected = (Code::Unauthenticated, ErrorReason::CallerInvalid, &[]);
@@ -46,23 +46,6 @@ const ALL: [ChangeKind; 8] = [
     ChangeKind::Comment,
     ChangeKind::Like,
 ];
-
-/// Starts a system whose services have databases.
-async fn recorded() -> (System, Files) {
-    let files = Files::new();
-    let url =
-        |service: &str| format!("sqlite://{}", files.path(&format!("{service}.db")).display());
-    let [user, relation, post] = ["user", "relation", "post"].map(url);
-    let post = ["--posts-per-minute=0", "--comments-per-minute=0", "--database-url", &post];
-    let flags = Flags {
-        user: &["--database-url", &user],
-        relation: &["--database-url", &relation],
-        post: &post,
-        ..Flags::default()
-    };
-    let system = System::start_on(Topology::Single, Jobs::Run, flags).await;
-    (system, files)
-}
 
 /// A reader of the feed with the rights to all kinds.
 struct Reader {

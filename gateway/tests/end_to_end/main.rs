@@ -21,6 +21,7 @@ mod long_texts;
 mod memory_limit;
 mod mentions;
 mod named_lists;
+mod notices;
 mod older_posts;
 mod older_posts_errors;
 mod outages;

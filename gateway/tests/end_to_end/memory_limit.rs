@@ -11,7 +11,7 @@ use crate::{
     timeline_actions::SOON,
 };
 
-/// Sets the memory limit of the store, which all four keyspaces share; 0 for none.
+/// Sets the memory limit of the store, which all five keyspaces share; 0 for none.
 async fn limit_memory(system: &System, bytes: u64) {
     for node in system.store.nodes() {
         let mut set = redis::cmd("CONFIG");

@@ -13,8 +13,8 @@ use tonic::Code;
 use crate::{
     actions::request_id,
     system::{
-        PASSWORD, by_name, config, email, post_service, registration, relation_service,
-        timeline_service, user_service, with_token,
+        PASSWORD, by_name, config, email, notice_service, post_service, registration,
+        relation_service, timeline_service, user_service, with_token,
     },
     timeline_actions::texts,
 };
@@ -39,9 +39,11 @@ async fn start() -> (RedisServer, Process, GatewayServiceClient<Peer>) {
     let timeline = served(timeline);
     let post = post_service(&redis.url("post"), &[], Some(peer(&timeline))).await;
     let post = served(post);
+    let peers = [peer(&user), peer(&relation), peer(&post)];
+    let notice = served(notice_service(&redis.url("notice"), peers).await);
     let program = env!("CARGO_BIN_EXE_microblog-gateway");
     let mut urls = vec!["--user-url", &user, "--relation-url", &relation, "--post-url", &post];
-    urls.extend(["--timeline-url", &timeline]);
+    urls.extend(["--timeline-url", &timeline, "--notice-url", &notice]);
     let process = Process::start(program, &urls).await;
     let gateway = GatewayServiceClient::new(peer(&process.address()));
     (redis, process, gateway)
@@ -94,6 +96,7 @@ async fn a_gateway_is_ready_while_its_peers_are_unavailable() {
     let program = env!("CARGO_BIN_EXE_microblog-gateway");
     let mut urls = vec!["--user-url", &unavailable_peer, "--relation-url", &unavailable_peer];
     urls.extend(["--post-url", &unavailable_peer, "--timeline-url", &unavailable_peer]);
+    urls.extend(["--notice-url", &unavailable_peer]);
     let process = Process::start(program, &urls).await;
     assert!(process.is_serving().await);
 }

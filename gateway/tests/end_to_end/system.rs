@@ -15,7 +15,7 @@ use microblog_proto::{
     timeline::timeline_service_client::TimelineServiceClient,
     user::{self, user_service_client::UserServiceClient},
 };
-use microblog_testkit::{PATIENCE, Store, Topology, eventually};
+use microblog_testkit::{Files, PATIENCE, Store, Topology, eventually};
 use tokio::task::JoinSet;
 use tonic::Request;
 
@@ -40,6 +40,23 @@ pub(crate) struct Flags<'a> {
     /// None: no rate limits.
     pub(crate) post: &'a [&'a str],
     pub(crate) timeline: &'a [&'a str],
+}
+
+/// Starts a system whose services have databases.
+pub(crate) async fn recorded() -> (System, Files) {
+    let files = Files::new();
+    let url =
+        |service: &str| format!("sqlite://{}", files.path(&format!("{service}.db")).display());
+    let [user, relation, post] = ["user", "relation", "post"].map(url);
+    let post = ["--posts-per-minute=0", "--comments-per-minute=0", "--database-url", &post];
+    let flags = Flags {
+        user: &["--database-url", &user],
+        relation: &["--database-url", &relation],
+        post: &post,
+        ..Flags::default()
+    };
+    let system = System::start_on(Topology::Single, Jobs::Run, flags).await;
+    (system, files)
 }
 
 pub(crate) struct System {
@@ -70,20 +87,25 @@ impl System {
         let user = user_service(&store.url("user"), flags.user).await;
         let relation = relation_service(&store.url("relation"), flags.relation).await;
         let ready = [user.ready.clone(), relation.ready.clone()];
-        let user = peer(recorder.on(user), jobs, &mut running);
         // Calls between services are not recorded.
+        let accounts = peer(without_jobs(&user), jobs, &mut running);
+        let user = peer(recorder.on(user), jobs, &mut running);
         let graph = peer(without_jobs(&relation), jobs, &mut running);
         let relation = peer(recorder.on(relation), jobs, &mut running);
-        let timeline = timeline_service(&store.url("timeline"), flags.timeline, graph).await;
+        let timeline =
+            timeline_service(&store.url("timeline"), flags.timeline, graph.clone()).await;
         let delivery = peer(without_jobs(&timeline), jobs, &mut running);
         let timeline = peer(recorder.on(timeline), jobs, &mut running);
         let post = post_service(&store.url("post"), flags.post, Some(delivery)).await;
+        let posts = peer(without_jobs(&post), jobs, &mut running);
         let post = peer(recorder.on(post), jobs, &mut running);
+        let notice = notice_service(&store.url("notice"), [accounts, graph, posts]).await;
+        let notice = peer(recorder.on(notice), jobs, &mut running);
         // A new cluster may need some time, and so does a database, which the jobs fill.
         for ready in ready {
             eventually("the store is ready", PATIENCE, async || ready().await).await;
         }
-        let peers = Peers { user, relation, post, timeline };
+        let peers = Peers { user, relation, post, timeline, notice };
         let service = gateway_service(&config(), peers.clone(), Worker::ONLY);
         let gateway = local(service, jobs, &mut running);
         Self { store, peers, recorder, gateway, _jobs: running }
@@ -257,6 +279,14 @@ pub(crate) async fn timeline_service(redis_url: &str, flags: &[&str], relation: 
     let args = ["timeline", "--redis-url", redis_url].into_iter().chain(flags.iter().copied());
     let config = microblog_timeline::Config::try_parse_from(args).unwrap();
     microblog_timeline::service(&config, relation, None, Worker::ONLY).await.unwrap()
+}
+
+pub(crate) async fn notice_service(redis_url: &str, peers: [Peer; 3]) -> Service {
+    let config =
+        microblog_notice::Config::try_parse_from(["notice", "--redis-url", redis_url]).unwrap();
+    let [user, relation, post] = peers;
+    let peers = microblog_notice::Peers { user, relation, post };
+    microblog_notice::service(&config, peers, Worker::ONLY).await.unwrap()
 }
 
 pub(crate) async fn post_service(

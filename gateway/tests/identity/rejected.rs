@@ -6,6 +6,7 @@ use microblog_proto::{
     ACCESS, Access,
     common::ErrorReason,
     gateway,
+    notice::{self, NoticeServicePeer},
     post::{self, PostServicePeer},
     relation::{self, EdgeList, RelationServicePeer},
     timeline::{self, TimelineServicePeer},
@@ -49,6 +50,7 @@ async fn every_method_of_every_service_is_checked() {
             "relation" => &servers.relation,
             "post" => &servers.post,
             "timeline" => &servers.timeline,
+            "notice" => &servers.notice,
             other => panic!("no server is known for {other}"),
         };
         assert_eq!(call(Servers::unsigned(service), path).await, INVALID, "{path}");
@@ -150,7 +152,7 @@ async fn private_lists_are_read_by_their_user_only() {
 #[tokio::test]
 async fn handlers_called_in_process_are_guarded() {
     let servers = Servers::start(Calls::Inside).await;
-    let Peers { user, relation, post, timeline } = servers.peers.clone();
+    let Peers { user, relation, post, timeline, notice } = servers.peers.clone();
     // A call outside of any other call has no identity.
     let account = user::GetAccountRequest { user_id: 1 };
     assert_eq!(reason(UserServicePeer::new(user).get_account(account).await), MISMATCH);
@@ -160,6 +162,8 @@ async fn handlers_called_in_process_are_guarded() {
     assert_eq!(reason(PostServicePeer::new(post).forget_user(forget).await), MISMATCH);
     let forget = timeline::ForgetUserRequest { user_id: 1 };
     assert_eq!(reason(TimelineServicePeer::new(timeline).forget_user(forget).await), MISMATCH);
+    let seen = notice::MarkSeenRequest { user_id: 1, token: String::new() };
+    assert_eq!(reason(NoticeServicePeer::new(notice).mark_seen(seen).await), MISMATCH);
 }
 
 /// Returns which of Ann's actions the services have stored.

@@ -21,7 +21,7 @@ use microblog_proto::{
     timeline::timeline_service_client::TimelineServiceClient,
     user::user_service_client::UserServiceClient,
 };
-use microblog_testkit::{PATIENCE, Store, Topology, eventually};
+use microblog_testkit::{Files, PATIENCE, Store, Topology, eventually};
 use tempfile::NamedTempFile;
 use tonic::{
     Request,
@@ -53,10 +53,13 @@ pub(crate) struct Servers {
     pub(crate) relation: Channel,
     pub(crate) post: Channel,
     pub(crate) timeline: Channel,
+    pub(crate) notice: Channel,
     /// The transport from the gateway to the services.
     pub(crate) peers: Peers,
     keys: NamedTempFile,
     _callers: NamedTempFile,
+    /// The databases, with the change feeds that the notice service follows.
+    _databases: Files,
     _store: Store,
 }
 
@@ -101,13 +104,24 @@ impl Servers {
         std::fs::write(keys.path(), KEY).unwrap();
         let flag = format!("--identity-key-file={}", keys.path().display());
         let url = |user: &str| format!("--redis-url={}", store.url(user));
+        let databases = Files::new();
+        let database = |service: &str| {
+            let path = databases.path(&format!("{service}.db"));
+            format!("--database-url=sqlite://{}", path.display())
+        };
 
-        let config = microblog_user::Config::parse_from(["user", &flag, &url("user")]);
+        let config =
+            microblog_user::Config::parse_from(["user", &flag, &url("user"), &database("user")]);
         let chassis = config.chassis.clone();
         let service = microblog_user::service(&config, Worker::ONLY).await.unwrap();
         let (user, user_peer) = start(service, &chassis, calls);
 
-        let config = microblog_relation::Config::parse_from(["relation", &flag, &url("relation")]);
+        let config = microblog_relation::Config::parse_from([
+            "relation",
+            &flag,
+            &url("relation"),
+            &database("relation"),
+        ]);
         let service = microblog_relation::service(&config, Worker::ONLY).await.unwrap();
         let (relation, relation_peer) = start(service, &chassis, calls);
 
@@ -116,10 +130,25 @@ impl Servers {
             microblog_timeline::service(&config, relation_peer.clone(), None, Worker::ONLY);
         let (timeline, timeline_peer) = start(service.await.unwrap(), &chassis, calls);
 
-        let config = microblog_post::Config::parse_from(["post", &flag, &url("post")]);
+        let config = microblog_post::Config::parse_from([
+            "post",
+            &flag,
+            &url("post"),
+            &database("post"),
+            "--posts-per-minute=0",
+        ]);
         let delivery = Some(timeline_peer.clone());
         let service = microblog_post::service(&config, delivery, Worker::ONLY).await.unwrap();
         let (post, post_peer) = start(service, &chassis, calls);
+
+        let config = microblog_notice::Config::parse_from(["notice", &flag, &url("notice")]);
+        let peers = microblog_notice::Peers {
+            user: user_peer.clone(),
+            relation: relation_peer.clone(),
+            post: post_peer.clone(),
+        };
+        let service = microblog_notice::service(&config, peers, Worker::ONLY).await.unwrap();
+        let (notice, notice_peer) = start(service, &chassis, calls);
 
         let callers = NamedTempFile::new().unwrap();
         std::fs::write(callers.path(), CALLERS).unwrap();
@@ -130,19 +159,32 @@ impl Servers {
             relation: relation_peer,
             post: post_peer,
             timeline: timeline_peer,
+            notice: notice_peer,
         };
         let limits = Limits::new(&config.limits);
         let service = microblog_gateway::service(&config, limits, peers.clone(), Worker::ONLY);
         let (gateway, _) = start(service, &chassis, calls);
-        let (_callers, _store) = (callers, store);
-        let servers =
-            Self { gateway, user, relation, post, timeline, peers, keys, _callers, _store };
+        let (_callers, _databases, _store) = (callers, databases, store);
+        let servers = Self {
+            gateway,
+            user,
+            relation,
+            post,
+            timeline,
+            notice,
+            peers,
+            keys,
+            _callers,
+            _databases,
+            _store,
+        };
         servers.ready().await;
         servers
     }
 
     async fn ready(&self) {
-        for channel in [&self.gateway, &self.user, &self.relation, &self.post, &self.timeline] {
+        let services = [&self.user, &self.relation, &self.post, &self.timeline, &self.notice];
+        for channel in services.into_iter().chain([&self.gateway]) {
             let mut health = HealthClient::new(channel.clone());
             eventually("the server serves", SOON, async || {
                 let answer = health.check(HealthCheckRequest::default()).await;

@@ -1,14 +1,17 @@
 //! All calls succeed while the services check signed identities, over the network and within a
 //! process.
 
+use std::time::Duration;
+
 use microblog_chassis::{identity::Identity, status};
 use microblog_proto::{
     common::ErrorReason,
     gateway::{self, UserRef, user_ref::Ref},
+    notice::NoticeKind,
     timeline, user,
 };
 use microblog_testkit::eventually;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tonic::Code;
 
 use crate::servers::{Calls, Member, PASSWORD, SOON, Servers, by_caller};
@@ -33,6 +36,7 @@ async fn tour(servers: &Servers) {
     graph(servers, &ann, &bob).await;
     let post_id = posts(servers, &ann, &bob).await;
     timelines(servers, &ann, &bob, post_id).await;
+    notices(servers, &ann, &bob).await;
     service_callers(servers, &ann).await;
     end(servers, &ann, &bob, post_id).await;
 }
@@ -201,6 +205,49 @@ async fn timelines(servers: &Servers, ann: &Member, bob: &Member, post_id: u64) 
     gateway.like(bob.request(gateway::LikeRequest { post_id: id })).await.unwrap();
     let update = timeout(SOON, watch.message()).await.unwrap().unwrap().expect("the updates");
     assert_eq!(update.posts[0].post.as_ref().unwrap().id, id);
+}
+
+/// Bob gets notices of what Ann does.
+async fn notices(servers: &Servers, ann: &Member, bob: &Member) {
+    let mut gateway = servers.gateway();
+    // The notice service follows the feeds from their ends.
+    eventually("the feed of posts is followed", SOON, async || {
+        let publish = gateway::PublishRequest {
+            request_id: uuid::Uuid::new_v4().to_string(),
+            text: "hello @bob".to_owned(),
+        };
+        gateway.publish(ann.request(publish)).await.unwrap();
+        sleep(Duration::from_millis(500)).await;
+        let mentions = bob.request(gateway::ViewMentionsRequest::default());
+        !gateway.view_mentions(mentions).await.unwrap().into_inner().posts.is_empty()
+    })
+    .await;
+    let watch = bob.request(gateway::WatchNoticesRequest::default());
+    let mut watch = gateway.watch_notices(watch).await.unwrap().into_inner();
+    timeout(SOON, watch.message()).await.unwrap().unwrap().expect("watching begins");
+    // Of another post than the one that Ann likes already.
+    let publish = gateway::PublishRequest {
+        request_id: uuid::Uuid::new_v4().to_string(),
+        text: "like me".to_owned(),
+    };
+    let post = gateway.publish(bob.request(publish)).await.unwrap().into_inner().post.unwrap();
+    gateway.like(ann.request(gateway::LikeRequest { post_id: post.id })).await.unwrap();
+    let mut since_token = String::new();
+    let kind: i32 = NoticeKind::Like.into();
+    let mut has_arrived = false;
+    while !has_arrived {
+        let update = timeout(SOON, watch.message()).await.unwrap().unwrap().expect("the updates");
+        has_arrived = update.notices.iter().any(|notice| notice.kind == kind);
+        since_token = update.since_token;
+    }
+    let list = gateway::ViewNoticesRequest { kinds: vec![kind], ..<_>::default() };
+    let list = gateway.view_notices(bob.request(list)).await.unwrap().into_inner();
+    assert_eq!(list.notices.len(), 1);
+    let count = || bob.request(gateway::CountUnreadRequest { kinds: vec![kind] });
+    assert_eq!(gateway.count_unread(count()).await.unwrap().into_inner().counts.len(), 1);
+    let seen = gateway::MarkSeenRequest { token: since_token };
+    gateway.mark_seen(bob.request(seen)).await.unwrap();
+    assert_eq!(gateway.count_unread(count()).await.unwrap().into_inner().counts, []);
 }
 
 /// Changes Bob's password and deletes his account; all services delete his data.

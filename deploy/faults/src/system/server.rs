@@ -18,7 +18,7 @@ use super::{Database, Proxy, Redis, database, redis};
 /// The replicas of each server. There is one gateway if it has a process of its own.
 const REPLICAS: u16 = 2;
 /// From the port of a service to that of its other replica.
-const REPLICA_PORTS: u16 = 5;
+const REPLICA_PORTS: u16 = 6;
 
 /// The program with all services.
 const COLOCATED: &str = "microblog";
@@ -148,7 +148,13 @@ pub(super) async fn separate(
         ("relation", "microblog-relation", 2, &[]),
         ("timeline", "microblog-timeline", 4, &[("relation", 2), ("post", 3)]),
         ("post", "microblog-post", 3, &[("timeline", 4)]),
-        ("gateway", GATEWAY, 0, &[("user", 1), ("relation", 2), ("post", 3), ("timeline", 4)]),
+        ("notice", "microblog-notice", 5, &[("user", 1), ("relation", 2), ("post", 3)]),
+        (
+            "gateway",
+            GATEWAY,
+            0,
+            &[("user", 1), ("relation", 2), ("post", 3), ("timeline", 4), ("notice", 5)],
+        ),
     ] {
         let is_gateway = caller == "gateway";
         for replica in 0..if is_gateway { 1 } else { REPLICAS } {

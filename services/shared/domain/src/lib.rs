@@ -5,6 +5,7 @@ mod id;
 mod id_map;
 mod invalid;
 mod invariants;
+pub mod mention;
 mod page_token;
 mod partition;
 mod request;

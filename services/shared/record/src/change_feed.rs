@@ -122,6 +122,17 @@ impl Database {
         self.read("SELECT change_feed", work).await
     }
 
+    /// Returns the oldest position of the feed, behind its first row.
+    pub(crate) async fn oldest_position(&self) -> Result<Option<FeedRow>, Error> {
+        const OLDEST: &str = "SELECT sequence, token, recorded_at, '' FROM change_feed \
+            WHERE sequence >= (SELECT oldest FROM change_feed_state) ORDER BY sequence LIMIT 1";
+        let work = async {
+            let query = sqlx::query(OLDEST).fetch_optional(self.readers());
+            query.await?.as_ref().map(row).transpose()
+        };
+        self.read("SELECT change_feed", work).await
+    }
+
     /// Returns up to `count` rows behind a position; `None` if the position has ended, or if a row is
     /// missing behind it.
     pub(crate) async fn changes_after(

@@ -49,12 +49,19 @@ pub async fn stream_changes<T: Tables + 'static>(
     chassis::context::watch()?;
     let is_asked = |kind: &&ChangeKind| query.kinds.contains(&i32::from(**kind));
     let kinds: Vec<_> = T::CHANGE_KINDS.iter().filter(is_asked).copied().collect();
+    // The tables may not exist yet.
+    recorder.identity().await.map_err(status)?;
     let newest = recorder.database.newest_position().await.map_err(status)?;
-    let newest = newest.ok_or_else(not_filled)?;
-    let first = page(Vec::new(), newest.position, newest.recorded_at, !query.snapshot);
+    let mut start = newest.ok_or_else(not_filled)?;
+    let is_at_end = !query.snapshot && !query.from_start;
+    if query.from_start {
+        let oldest = recorder.database.oldest_position().await.map_err(status)?;
+        start = oldest.unwrap_or(start);
+    }
+    let first = page(Vec::new(), start.position, start.recorded_at, is_at_end);
     if query.snapshot {
         let last = FeedPage { is_end: true, ..FeedPage::default() };
-        let existing = existing(recorder, newest.position, kinds);
+        let existing = existing(recorder, start.position, kinds);
         let existing = stream::iter([Ok(first)]).chain(existing);
         return Ok(existing.chain(stream::iter([Ok(last)])).boxed());
     }
@@ -62,7 +69,7 @@ pub async fn stream_changes<T: Tables + 'static>(
     let feed = Feed {
         recorder,
         kinds,
-        position: after.unwrap_or(newest.position),
+        position: after.unwrap_or(start.position),
         rows: VecDeque::new(),
         sent_at: after.is_none().then(Instant::now),
     };

@@ -42,8 +42,14 @@ const METHOD_COMMANDS: [(&str, &str); 7] = [
 const PRELUDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../keyspace/src/prelude");
 
 /// Keys of each service, and a key of no service.
-const KEYS: [&str; 5] =
-    ["user:{1}:profile:4", "rel:{1}:following:4", "post:{1}:post:4", "tl:{1}:home:4", "anything"];
+const KEYS: [&str; 6] = [
+    "user:{1}:profile:4",
+    "rel:{1}:following:4",
+    "post:{1}:post:4",
+    "tl:{1}:home:4",
+    "note:{1}:order:4",
+    "anything",
+];
 
 /// Commands that no service needs. `OWN` stands for a key of the service.
 const FORBIDDEN: [&[&str]; 19] = [

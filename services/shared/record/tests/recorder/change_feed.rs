@@ -17,7 +17,7 @@ use crate::{JOURNALS, Losing, Setup, key};
 type Pages = BoxStream<'static, Result<FeedPage, Status>>;
 
 fn query(after: Option<FeedPosition>) -> FeedQuery {
-    FeedQuery { kinds: vec![ChangeKind::Post.into()], after, snapshot: false }
+    FeedQuery { kinds: vec![ChangeKind::Post.into()], after, ..FeedQuery::default() }
 }
 
 async fn open(
@@ -223,6 +223,34 @@ async fn an_idle_stream_has_messages_and_other_kinds_only_move_the_position() {
     let idle = page(&mut pages).await.unwrap();
     assert_eq!((idle.changes, idle.position), (Vec::new(), next.position));
     assert!(idle.recorded_at.unwrap().seconds >= next.recorded_at.unwrap().seconds);
+}
+
+#[tokio::test]
+async fn a_stream_from_the_start_has_all_that_the_feed_has() {
+    let setup = Setup::new().await;
+    let (keyspace, recorder) = (setup.keyspace(), Arc::new(setup.recorder(|_| {})));
+    let query = FeedQuery { from_start: true, ..query(None) };
+    let versions = async || {
+        let mut pages = stream_changes(Some(recorder.clone()), query.clone()).await.unwrap();
+        let first = page(&mut pages).await.unwrap();
+        assert!(first.changes.is_empty() && first.position.is_some());
+        let changes = page(&mut pages).await.unwrap().changes;
+        changes.iter().map(|change| change.version).collect::<Vec<_>>()
+    };
+    recorder.run().await.unwrap();
+    for number in 1..=3 {
+        append(&keyspace, Partition::new(1), number..=number).await;
+        recorder.run().await.unwrap();
+    }
+    assert_eq!(versions().await, [1, 2, 3]);
+    // What was before the end of all positions is not there.
+    let lost = key(Partition::new(2));
+    let () = redis::cmd("DEL").arg(lost).query_async(&mut setup.redis.admin().await).await.unwrap();
+    recorder.run().await.unwrap();
+    recorder.recover_lost().await.unwrap();
+    append(&keyspace, Partition::new(1), 4..=4).await;
+    recorder.run().await.unwrap();
+    assert_eq!(versions().await, [4]);
 }
 
 #[tokio::test]

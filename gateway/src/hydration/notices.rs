@@ -1,0 +1,312 @@
+//! Hydration of notices: their accounts, posts and comments, and which notices the viewer sees.
+//!
+//! A notice is hidden if nothing of it is left to show: no account behind it is visible, or its post or
+//! comment is. An account is not visible if it is deleted, blocked in either direction or muted; a post or
+//! a comment, if it is deleted or its author is not visible.
+
+use futures::future;
+use microblog_chassis::status;
+use microblog_domain::{BATCH_MAX, IdMap, IdSet, UserId};
+use microblog_proto::{
+    common::ErrorReason,
+    gateway::{ListedUser, ViewedNotice},
+    notice::Notice,
+    post::{self, Comment, Post},
+};
+use tonic::Status;
+
+use super::{
+    accounts::{HydratedAccounts, hydrate_authors},
+    mentions::mentioned_names,
+    posts::{ENTRY_BYTES_MAX, HydratedPosts, TEXT_BYTES_MAX, get_posts},
+};
+use crate::{
+    context::ViewContext,
+    errors,
+    paging::{PAGE_BYTES_MAX, PROFILE_BYTES_MAX},
+    state::Gateway,
+};
+
+/// How many accounts of a notice are shown.
+const ACTORS_SHOWN: usize = 3;
+
+/// How many accounts the notice service returns with a notice.
+const ACTORS_MAX: usize = 20;
+
+/// The authors of a notice: of its post, the root of that, and its comment.
+const AUTHORS_MAX: usize = 3;
+
+/// The largest notice as it is shown: a post with its root, a comment and accounts.
+pub(crate) const NOTICE_BYTES_MAX: usize =
+    ENTRY_BYTES_MAX + TEXT_BYTES_MAX + ACTORS_SHOWN * PROFILE_BYTES_MAX;
+
+/// How many of the largest notices fit into one message.
+pub(crate) const NOTICES_PER_MESSAGE: usize = 15;
+const _: () = assert!(NOTICES_PER_MESSAGE * NOTICE_BYTES_MAX < PAGE_BYTES_MAX);
+
+/// How many notices [`viewed_notices`] takes at most: their accounts, and a service caller's viewer, fit
+/// into one call.
+pub(crate) const NOTICES_PER_BATCH: usize = 20;
+const _: () = assert!(NOTICES_PER_BATCH * (ACTORS_MAX + AUTHORS_MAX) < BATCH_MAX);
+
+/// How many notices [`are_shown`] takes at most: their posts are in memory at once.
+pub(crate) const NOTICES_PER_COUNT: usize = 50;
+const _: () = assert!(NOTICES_PER_COUNT * (ACTORS_SHOWN + AUTHORS_MAX) < BATCH_MAX);
+
+/// Returns up to [`NOTICES_PER_BATCH`] notices as the viewer sees them, in order; `None` for a hidden one.
+///
+/// The calls of [`Texts::read`], then user.BatchGetUsers ∥ relation.BatchGetRelations. None without
+/// notices.
+pub(crate) async fn viewed_notices(
+    gateway: &Gateway,
+    context: ViewContext<'_>,
+    notices: &[Notice],
+) -> Result<Vec<Option<ViewedNotice>>, Status> {
+    let texts = Texts::read(gateway, context.viewer, notices).await?;
+    let (ids, names) = (texts.account_ids(notices, ACTORS_MAX), texts.names());
+    let authors = hydrate_authors(gateway, context, ids, names).await?;
+    let hydrated = HydratedNotices { posts: HydratedPosts { authors }, texts };
+    Ok(notices.iter().map(|notice| hydrated.view(notice)).collect())
+}
+
+/// Returns of up to [`NOTICES_PER_COUNT`] notices whether [`viewed_notices`] shows them.
+///
+/// The calls of [`viewed_notices`], but without names, and with the newest accounts of a notice only. The
+/// last two once more for every 20 notices of whose newest accounts none is visible.
+pub(crate) async fn are_shown(
+    gateway: &Gateway,
+    context: ViewContext<'_>,
+    notices: &[Notice],
+) -> Result<Vec<bool>, Status> {
+    let texts = Texts::read(gateway, context.viewer, notices).await?;
+    let ids = texts.account_ids(notices, ACTORS_SHOWN);
+    let authors = hydrate_authors(gateway, context, ids, Vec::new()).await?;
+    let hydrated = HydratedNotices { posts: HydratedPosts { authors }, texts };
+    let mut shown: Vec<bool> = notices.iter().map(|notice| hydrated.shows(notice)).collect();
+    let has_more =
+        |notice: &Notice| notice.actor_ids.len() > ACTORS_SHOWN && hydrated.shows_texts(notice);
+    let open: Vec<usize> =
+        (0..notices.len()).filter(|&i| !shown[i] && has_more(&notices[i])).collect();
+    for open in open.chunks(NOTICES_PER_BATCH) {
+        let ids = open.iter().flat_map(|&i| notices[i].actor_ids.iter().copied()).collect();
+        let actors = hydrate_authors(gateway, context, ids, Vec::new()).await?;
+        for &i in open {
+            shown[i] = notices[i].actor_ids.iter().any(|&id| actors.is_visible(id));
+        }
+    }
+    Ok(shown)
+}
+
+/// The posts and comments of notices.
+#[derive(Default)]
+struct Texts {
+    posts: IdMap<u64, Post>,
+    comments: IdMap<u64, Comment>,
+}
+
+impl Texts {
+    /// Returns the posts and comments that exist, each once. All at once: post.BatchGetPosts for every 25
+    /// posts, post.GetComment for each comment.
+    async fn read(
+        gateway: &Gateway,
+        viewer: Option<UserId>,
+        notices: &[Notice],
+    ) -> Result<Self, Status> {
+        let mut seen = IdSet::default();
+        let post_ids = notices.iter().map(|notice| notice.post_id).filter(|id| *id != 0);
+        let post_ids: Vec<u64> = post_ids.filter(|id| seen.insert(*id)).collect();
+        let commented = notices.iter().filter(|notice| notice.comment_id != 0);
+        let commented = commented.filter(|notice| seen.insert(notice.comment_id));
+        let comments =
+            commented.map(|notice| get_comment(gateway, notice.post_id, notice.comment_id));
+        let (posts, comments) =
+            tokio::join!(get_posts(gateway, viewer, &post_ids), future::join_all(comments));
+        let posts = posts?.into_iter().map(|post| (post.id, post)).collect();
+        let comments = comments.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let comments = comments.into_iter().flatten().map(|comment| (comment.id, comment));
+        Ok(Self { posts, comments: comments.collect() })
+    }
+
+    /// Returns the accounts that decide whether the viewer sees notices: authors, and the first `max` behind
+    /// each notice.
+    fn account_ids(&self, notices: &[Notice], max: usize) -> Vec<u64> {
+        let actors = notices.iter().flat_map(|notice| notice.actor_ids.iter().take(max)).copied();
+        let posts = self.posts.values();
+        let authors = posts.flat_map(|post| [Some(post), post.root.as_deref()]).flatten();
+        let authors = authors.map(|post| post.author_id);
+        let commenters = self.comments.values().map(|comment| comment.author_id);
+        actors.chain(authors).chain(commenters).collect()
+    }
+
+    /// Returns the names that the texts mention.
+    fn names(&self) -> Vec<String> {
+        let posts = self.posts.values();
+        let posts = posts.flat_map(|post| [Some(post), post.root.as_deref()]).flatten();
+        let comments = self.comments.values().map(|comment| &comment.entities[..]);
+        mentioned_names(posts.map(|post| &post.entities[..]).chain(comments))
+    }
+}
+
+/// Returns a comment; `None` if it, or its post, is deleted. One call: post.GetComment.
+async fn get_comment(
+    gateway: &Gateway,
+    post_id: u64,
+    comment_id: u64,
+) -> Result<Option<Comment>, Status> {
+    let request = post::GetCommentRequest { post_id, comment_id };
+    let response = errors::reply(gateway.peers.post().get_comment(request).await, &[]);
+    match response {
+        Err(status)
+            if matches!(
+                status::reason_of(&status),
+                Some(ErrorReason::CommentNotFound | ErrorReason::PostNotFound)
+            ) =>
+        {
+            Ok(None)
+        }
+        response => errors::required(response?.comment).map(Some),
+    }
+}
+
+/// Hydration state of notices.
+struct HydratedNotices {
+    posts: HydratedPosts,
+    texts: Texts,
+}
+
+impl HydratedNotices {
+    fn accounts(&self) -> &HydratedAccounts {
+        &self.posts.authors
+    }
+
+    /// Returns whether the viewer sees a notice.
+    fn shows(&self, notice: &Notice) -> bool {
+        self.visible_actors(notice).next().is_some() && self.shows_texts(notice)
+    }
+
+    /// Returns whether the viewer sees the post and the comment of a notice, if it has them.
+    fn shows_texts(&self, notice: &Notice) -> bool {
+        let is_shown = |id: u64, author_id: Option<u64>| {
+            id == 0 || author_id.is_some_and(|author_id| self.accounts().is_visible(author_id))
+        };
+        let post = self.texts.posts.get(&notice.post_id).map(|post| post.author_id);
+        let comment = self.texts.comments.get(&notice.comment_id).map(|comment| comment.author_id);
+        is_shown(notice.post_id, post) && is_shown(notice.comment_id, comment)
+    }
+
+    /// Returns the accounts of a notice that the viewer sees, one for each act, newest first.
+    fn visible_actors(&self, notice: &Notice) -> impl Iterator<Item = u64> {
+        notice.actor_ids.iter().copied().filter(|&id| self.accounts().is_visible(id))
+    }
+
+    /// Returns a notice as the viewer sees it; `None` if it is hidden.
+    fn view(&self, notice: &Notice) -> Option<ViewedNotice> {
+        if !self.shows(notice) {
+            return None;
+        }
+        let post = self.texts.posts.get(&notice.post_id).cloned();
+        let comment = self.texts.comments.get(&notice.comment_id).cloned();
+        Some(ViewedNotice {
+            kind: notice.kind,
+            actors: self.shown_actors(notice),
+            count: self.visible_actors(notice).count() as u64 + notice.earlier,
+            post: post.and_then(|post| self.posts.view(post)),
+            comment: comment.and_then(|comment| self.accounts().view_comment(comment)),
+            since: notice.since,
+        })
+    }
+
+    /// Returns the newest distinct accounts of a notice as lists show them.
+    fn shown_actors(&self, notice: &Notice) -> Vec<ListedUser> {
+        let mut seen = IdSet::default();
+        let distinct = self.visible_actors(notice).filter(|&id| seen.insert(id));
+        distinct.take(ACTORS_SHOWN).filter_map(|id| self.accounts().listed(id)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use microblog_proto::{
+        notice::NoticeKind,
+        relation::{Relation, RelationState},
+        user::User,
+    };
+
+    use super::*;
+
+    /// The viewer is 1. Accounts 2 to 6 are visible, 7 is muted, 8 is blocked, 9 is deleted.
+    fn hydrated(posts: &[(u64, u64)], comments: &[(u64, u64)]) -> HydratedNotices {
+        let user = |id| User { id, name: format!("n{id}"), ..User::default() };
+        let relation = |user_id: u64| Relation {
+            user_id,
+            state: RelationState::None.into(),
+            muting: user_id == 7,
+            blocked_by: user_id == 8,
+            ..Relation::default()
+        };
+        let authors =
+            HydratedAccounts::new((1..9).map(user).collect(), (1..10).map(relation).collect());
+        let post = |&(id, author_id): &(u64, u64)| (id, Post { id, author_id, ..Post::default() });
+        let comment =
+            |&(id, author_id): &(u64, u64)| (id, Comment { id, author_id, ..Comment::default() });
+        let texts = Texts {
+            posts: posts.iter().map(post).collect(),
+            comments: comments.iter().map(comment).collect(),
+        };
+        HydratedNotices { posts: HydratedPosts { authors }, texts }
+    }
+
+    fn notice(kind: NoticeKind, actor_ids: &[u64], post_id: u64, comment_id: u64) -> Notice {
+        let actor_ids = actor_ids.to_vec();
+        Notice { kind: kind.into(), actor_ids, post_id, comment_id, ..Notice::default() }
+    }
+
+    fn names(viewed: &ViewedNotice) -> Vec<&str> {
+        viewed.actors.iter().map(|listed| listed.user.as_ref().unwrap().name.as_str()).collect()
+    }
+
+    #[test]
+    fn a_notice_shows_its_newest_visible_accounts_once_and_counts_acts() {
+        let hydrated = hydrated(&[(50, 1)], &[]);
+        let reposts = notice(NoticeKind::Repost, &[7, 2, 2, 8, 3, 9, 4, 5], 50, 0);
+        let viewed = hydrated.view(&Notice { earlier: 10, ..reposts }).unwrap();
+        assert_eq!((names(&viewed), viewed.count), (vec!["n2", "n3", "n4"], 15));
+        assert_eq!((viewed.kind(), viewed.comment.is_none()), (NoticeKind::Repost, true));
+        assert_eq!(viewed.post.unwrap().author.unwrap().user.unwrap().id, 1);
+    }
+
+    #[test]
+    fn a_notice_without_a_visible_account_is_hidden() {
+        let hydrated = hydrated(&[(50, 1)], &[]);
+        for actors in [&[7][..], &[8, 9], &[]] {
+            let likes = notice(NoticeKind::Like, actors, 50, 0);
+            assert!(hydrated.view(&Notice { earlier: 3, ..likes }).is_none());
+        }
+        let follow = notice(NoticeKind::Follow, &[7, 6], 0, 0);
+        let viewed = hydrated.view(&follow).unwrap();
+        assert_eq!((names(&viewed), viewed.count, &viewed.post), (vec!["n6"], 1, &None));
+    }
+
+    #[test]
+    fn a_notice_is_hidden_with_its_post_or_comment() {
+        let posts = [(50, 1), (51, 2), (57, 7), (58, 8), (59, 9)];
+        let hydrated = hydrated(&posts, &[(60, 2), (67, 7), (69, 9)]);
+        for (post, comment, is_shown) in [
+            (50, 0, true),
+            (51, 0, true),
+            (57, 0, false),
+            (58, 0, false),
+            (59, 0, false),
+            (99, 0, false),
+            (50, 60, true),
+            (50, 67, false),
+            (50, 69, false),
+            (50, 99, false),
+            (57, 60, false),
+        ] {
+            let mention = notice(NoticeKind::Mention, &[2], post, comment);
+            assert_eq!(hydrated.shows(&mention), is_shown, "{mention:?}");
+            assert_eq!(hydrated.view(&mention).is_some(), is_shown, "{mention:?}");
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Streams of what is new for a viewer, driven by the caller. The gateway reads from the service only
+//! when the caller's connection asks for the next message. Does not depend on any view.
+//!
+//! Entries from the service may have waited on the way since before an Unfollow or a Block was
+//! confirmed. So each message is hydrated when the HTTP/2 server asks for it. The server sends a message
+//! when the caller's flow-control window has room for some of it, and takes one more before it waits for
+//! room. So up to two messages exist ahead, beside those that fit into the window.
+
+use std::time::Instant;
+
+use futures::{
+    StreamExt as _,
+    stream::{self, BoxStream},
+};
+use microblog_chassis as chassis;
+use microblog_domain::UserId;
+use tokio::time::timeout;
+use tonic::{Response, Status, Streaming};
+
+use crate::{
+    callers, context::authenticate, credentials::Credentials, errors, limits::WatchPermit,
+    state::Gateway,
+};
+
+/// The fields of a service's request that the caller controls.
+const FIELDS: errors::Fields = &[("since_token", "since_token")];
+
+/// The stream of a method.
+pub(crate) type Messages<T> = BoxStream<'static, Result<T, Status>>;
+
+/// A list whose new entries are streamed.
+pub(crate) trait Watched: 'static {
+    /// The method's name.
+    const METHOD: &'static str;
+    /// How many entries fit into one message, whatever their size.
+    const ENTRIES_MAX: usize;
+
+    /// A message of the service's stream.
+    type Update: Send + 'static;
+    /// An entry before hydration.
+    type Entry: Send + Sync;
+    /// A message to the caller.
+    type Message: Send;
+
+    /// Opens the service's stream.
+    fn open(
+        gateway: &Gateway,
+        viewer: UserId,
+        since_token: String,
+    ) -> impl Future<Output = Result<Response<Streaming<Self::Update>>, Status>> + Send;
+
+    /// Returns the entries of an update, and its since token.
+    fn split(update: Self::Update) -> (Vec<Self::Entry>, String);
+
+    /// Returns the message with the entries as the viewer sees them now.
+    fn message(
+        gateway: &Gateway,
+        viewer: UserId,
+        entries: Vec<Self::Entry>,
+        since_token: String,
+    ) -> impl Future<Output = Result<Self::Message, Status>> + Send;
+}
+
+/// Streams the new entries of a list. 2 calls at the start: user.Authenticate, then the one that opens
+/// the service's stream. Each message costs user.Authenticate ∥ its hydration. An idle stream costs
+/// user.Authenticate every `--session-check-ms`. For a service caller, user.GetUser or user.GetAccount
+/// takes the place of user.Authenticate.
+pub(crate) async fn watch<W: Watched>(
+    gateway: &Gateway,
+    credentials: Credentials,
+    since_token: String,
+) -> Result<Messages<W::Message>, Status> {
+    let viewer = authenticate(gateway, credentials.clone()).await?;
+    let permit = gateway.limits.acquire_watch(viewer)?;
+    chassis::context::watch()?;
+    let updates = errors::stream(W::open(gateway, viewer, since_token.clone()), FIELDS).await?;
+    let watch = Watch::<W> {
+        gateway: gateway.clone(),
+        credentials,
+        session_checked_at: Instant::now(),
+        viewer,
+        updates,
+        pending: Pending { entries: Vec::new(), token: String::new(), since_token },
+        _permit: permit,
+    };
+    Ok(stream::try_unfold(watch, Watch::step).boxed())
+}
+
+/// An open stream.
+struct Watch<W: Watched> {
+    gateway: Gateway,
+    credentials: Credentials,
+    session_checked_at: Instant,
+    viewer: UserId,
+    updates: Streaming<W::Update>,
+    pending: Pending<W::Entry>,
+    /// Counts the stream towards the viewer's limit while it is open.
+    _permit: WatchPermit<UserId>,
+}
+
+/// The part of the last update that is not sent yet.
+struct Pending<Entry> {
+    entries: Vec<Entry>,
+    /// The since token of that update.
+    token: String,
+    /// The since token of the last update that is sent completely.
+    since_token: String,
+}
+
+impl<W: Watched> Watch<W> {
+    /// Returns the next message. The session is checked for each, so none is sent after its end.
+    async fn step(mut self) -> Result<Option<(W::Message, Self)>, Status> {
+        if self.pending.entries.is_empty() {
+            let Some(update) = self.update().await? else { return Ok(None) };
+            (self.pending.entries, self.pending.token) = W::split(update);
+        }
+        let (entries, since_token) = self.pending.take(W::ENTRIES_MAX);
+        self.credentials = self.current_credentials()?;
+        let message = W::message(&self.gateway, self.viewer, entries, since_token);
+        let (session, message) = tokio::join!(self.authenticate(), message);
+        session?;
+        self.session_checked_at = Instant::now();
+        Ok(Some((message?, self)))
+    }
+
+    /// Waits for an update of the service; `None` when the service ends the stream. Meanwhile, the end
+    /// of the session or of the service caller's rights ends the stream.
+    async fn update(&mut self) -> Result<Option<W::Update>, Status> {
+        let session_check = self.gateway.session_check;
+        let check = match &self.credentials {
+            Credentials::Session(_) => session_check,
+            Credentials::Caller(_) => session_check.min(callers::CHECK_INTERVAL),
+        };
+        loop {
+            match timeout(check, self.updates.message()).await {
+                Ok(update) => return update.map_err(|status| errors::map(status, FIELDS)),
+                Err(_elapsed) => {
+                    let current = self.current_credentials()?;
+                    let has_changed = current.has_changed(&self.credentials);
+                    self.credentials = current;
+                    if has_changed || self.session_checked_at.elapsed() >= session_check {
+                        self.authenticate().await?;
+                        self.session_checked_at = Instant::now();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Checks the viewer's session, or that the service caller may act for the viewer.
+    async fn authenticate(&self) -> Result<(), Status> {
+        authenticate(&self.gateway, self.credentials.clone()).await.map(|_viewer| ())
+    }
+
+    fn current_credentials(&self) -> Result<Credentials, Status> {
+        self.credentials.current(self.gateway.callers.as_ref(), W::METHOD)
+    }
+}
+
+impl<Entry> Pending<Entry> {
+    /// Removes and returns up to `max` entries, with the since token of their message. All but the last
+    /// part of an update keep the previous token: a stream that breaks in between repeats all of it.
+    fn take(&mut self, max: usize) -> (Vec<Entry>, String) {
+        let rest = self.entries.split_off(self.entries.len().min(max));
+        let entries = std::mem::replace(&mut self.entries, rest);
+        if self.entries.is_empty() {
+            self.since_token.clone_from(&self.token);
+        }
+        (entries, self.since_token.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_but_the_last_part_of_an_update_keep_the_previous_token() {
+        let (token, since_token) = ("new".to_owned(), "old".to_owned());
+        let mut pending = Pending { entries: vec![5, 4, 3, 2, 1], token, since_token };
+        for (entries, token) in
+            [(&[5, 4][..], "old"), (&[3, 2], "old"), (&[1], "new"), (&[], "new")]
+        {
+            assert_eq!(pending.take(2), (entries.to_vec(), token.to_owned()));
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! What changes of the change feed mean for the notices of accounts.
+
+use std::collections::{HashMap, HashSet};
+
+use futures::future::try_join_all;
+use microblog_domain::{CommentId, IdMap, IdSet, PostId, Stamp, UserId, mention};
+use microblog_proto::{
+    common::{self, ChangeKind},
+    notice::NoticeKind,
+    post::{Comment, Entity, Post, entity::Target},
+};
+use tonic::Status;
+
+use crate::{
+    notice::{MENTIONS_PER_TEXT, Subject},
+    peers::Peers,
+};
+
+/// How many calls of a kind run at once.
+const CALLS_MAX: usize = 64;
+
+/// A change of an account's notices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Change {
+    pub(crate) what: What,
+    /// The id of the act within its notice.
+    pub(crate) id: u64,
+    /// The account whose act it is.
+    pub(crate) actor: u64,
+    pub(crate) version: Stamp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// An act.
+    Begin(Subject),
+    /// The end of an act.
+    Undo(Subject),
+    /// A follow, of a day of its own.
+    Follow(Subject),
+    /// The end of a follow of any day.
+    Unfollow,
+    /// A post with a mention, which is also a mention of its own.
+    Mention(Subject),
+}
+
+/// What a part of a change feed means.
+#[derive(Debug, Default)]
+pub(crate) struct Effects {
+    /// The changes of each account's notices, in their order.
+    pub(crate) changes: Vec<(UserId, Vec<Change>)>,
+    /// The accounts that are deleted.
+    pub(crate) deleted: Vec<UserId>,
+}
+
+/// Collects the changes of accounts, in their order.
+#[derive(Default)]
+struct Collected {
+    accounts: IdMap<u64, usize>,
+    effects: Effects,
+}
+
+impl Collected {
+    /// Adds a change of an account's notices, unless it is by the account itself.
+    fn add(&mut self, to: u64, what: What, id: u64, actor: u64, version: Stamp) {
+        let Some(user) = UserId::new(to).filter(|_| to != actor && actor != 0) else { return };
+        let changes = &mut self.effects.changes;
+        let index = *self.accounts.entry(to).or_insert_with(|| {
+            changes.push((user, Vec::new()));
+            changes.len() - 1
+        });
+        changes[index].1.push(Change { what, id, actor, version });
+    }
+}
+
+/// What is read for the changes of a page.
+#[derive(Default)]
+struct Context {
+    posts: IdMap<u64, Post>,
+    comments: IdMap<u64, Comment>,
+    /// The accounts of mentioned names.
+    named: HashMap<String, u64>,
+    /// The follows that are answers: pairs of the follower and the account that followed first.
+    mutual: HashSet<(u64, u64)>,
+}
+
+/// Returns what changes mean. Reads the posts and comments that they are about, the accounts that texts
+/// mention, and whether follows are mutual: some calls, one after the other, for up to 500 of each.
+pub(crate) async fn effects(peers: &Peers, changes: &[common::Change]) -> Result<Effects, Status> {
+    let context = read(peers, changes).await?;
+    let mut collected = Collected::default();
+    for change in changes {
+        // A change without a valid version is none that a service sends.
+        if let Some(version) = Stamp::new(change.version) {
+            add(&mut collected, &context, change, version);
+        }
+    }
+    Ok(collected.effects)
+}
+
+async fn read(peers: &Peers, changes: &[common::Change]) -> Result<Context, Status> {
+    let (mut post_ids, mut comment_ids, mut follows) = (IdSet::default(), Vec::new(), Vec::new());
+    for change in changes {
+        let common::Change { post_id, repost_id, comment_id, user_id, target_id, .. } = *change;
+        match (change.kind(), change.ended) {
+            (ChangeKind::Post, false) | (ChangeKind::Like, _) | (ChangeKind::Repost, true) => {
+                post_ids.insert(post_id);
+            }
+            (ChangeKind::Repost, false) => post_ids.extend([post_id, repost_id]),
+            (ChangeKind::Comment, false) => {
+                post_ids.insert(post_id);
+                comment_ids.push((post_id, comment_id));
+            }
+            (ChangeKind::Follow, false) => follows.push((user_id, target_id, change.version)),
+            _ => {}
+        }
+    }
+    let posts = peers.posts(post_ids.into_iter().collect()).await?;
+    let mut comments = Vec::with_capacity(comment_ids.len());
+    for part in comment_ids.chunks(CALLS_MAX) {
+        let read = part.iter().map(|&(post, comment)| peers.comment(post, comment));
+        comments.extend(try_join_all(read).await?.into_iter().flatten());
+    }
+    let mut mutual = HashSet::new();
+    for part in follows.chunks(CALLS_MAX) {
+        let read = part
+            .iter()
+            .map(|&(follower, target, at)| peers.has_followed_before(target, follower, at));
+        let are_mutual = try_join_all(read).await?.into_iter().zip(part);
+        mutual.extend(are_mutual.filter(|(is, _)| *is).map(|(_, &(from, to, _))| (from, to)));
+    }
+    let texts = posts.iter().map(|post| &post.entities);
+    let texts = texts.chain(comments.iter().map(|comment| &comment.entities));
+    let names: HashSet<_> = texts.flat_map(|entities| names(entities)).collect();
+    Ok(Context {
+        named: peers.named(names.into_iter().collect()).await?,
+        posts: posts.into_iter().map(|post| (post.id, post)).collect(),
+        comments: comments.into_iter().map(|comment| (comment.id, comment)).collect(),
+        mutual,
+    })
+}
+
+/// Returns the first names that a text mentions, normalized.
+fn names(entities: &[Entity]) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for entity in entities {
+        if let Some(Target::Mention(mention)) = &entity.target {
+            let name = mention.name.to_ascii_lowercase();
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        if names.len() == MENTIONS_PER_TEXT {
+            break;
+        }
+    }
+    names
+}
+
+fn add(collected: &mut Collected, context: &Context, change: &common::Change, version: Stamp) {
+    let common::Change { user_id, target_id, post_id, repost_id, comment_id, .. } = *change;
+    let author = |id: u64| context.posts.get(&id).map(|post| post.author_id);
+    match (change.kind(), change.ended) {
+        (ChangeKind::Account, true) => {
+            collected.effects.deleted.extend(UserId::new(user_id));
+        }
+        (ChangeKind::Follow, false) => {
+            let is_mutual = context.mutual.contains(&(user_id, target_id));
+            let what = What::Follow(Subject::follow(version, is_mutual));
+            collected.add(target_id, what, user_id, user_id, version);
+        }
+        (ChangeKind::Follow, true) => {
+            collected.add(target_id, What::Unfollow, user_id, user_id, version);
+        }
+        (ChangeKind::Like, ended) => {
+            let subject = PostId::new(post_id).map(Subject::Likes);
+            if let Some((author, subject)) = author(post_id).zip(subject) {
+                let what = if ended { What::Undo(subject) } else { What::Begin(subject) };
+                collected.add(author, what, user_id, user_id, version);
+            }
+        }
+        (ChangeKind::Repost, ended) => {
+            let subject = PostId::new(post_id).map(Subject::Reposts);
+            if let Some((of, subject)) = author(post_id).zip(subject) {
+                if ended {
+                    // The account does not matter any more, but is not that of the post.
+                    collected.add(of, What::Undo(subject), repost_id, u64::MAX, version);
+                } else if let Some(by) = author(repost_id) {
+                    collected.add(of, What::Begin(subject), repost_id, by, version);
+                }
+            }
+        }
+        (ChangeKind::Post, false) => {
+            if let Some((post, id)) = context.posts.get(&post_id).zip(PostId::new(post_id)) {
+                for mentioned in mentioned(context, &post.entities, post_id) {
+                    let what = What::Mention(Subject::Mention(id));
+                    collected.add(mentioned, what, post_id, post.author_id, version);
+                }
+            }
+        }
+        (ChangeKind::Comment, false) => add_comment(collected, context, comment_id, version),
+        _ => {}
+    }
+}
+
+/// Adds the notices of a comment: each account gets one.
+fn add_comment(collected: &mut Collected, context: &Context, comment_id: u64, version: Stamp) {
+    let Some(comment) = context.comments.get(&comment_id) else { return };
+    let ids = PostId::new(comment.post_id).zip(CommentId::new(comment_id));
+    let post = context.posts.get(&comment.post_id);
+    let Some((post, (post_id, id))) = post.zip(ids) else { return };
+    let mut notified = IdSet::default();
+    let mut add = |to: u64, kind| {
+        if to != 0 && notified.insert(to) {
+            let what = What::Begin(Subject::Comment(kind, post_id, id));
+            collected.add(to, what, comment_id, comment.author_id, version);
+        }
+    };
+    add(comment.in_reply_to_author_id, NoticeKind::Reply);
+    add(post.author_id, NoticeKind::Comment);
+    for mentioned in mentioned(context, &comment.entities, comment_id) {
+        add(mentioned, NoticeKind::Mention);
+    }
+}
+
+/// Returns the accounts that a text mentions.
+fn mentioned<'a>(
+    context: &'a Context,
+    entities: &[Entity],
+    text_id: u64,
+) -> impl Iterator<Item = u64> + use<'a> {
+    let accounts = names(entities).into_iter().filter_map(|name| context.named.get(&name).copied());
+    accounts.filter(move |&account| mention::is_no_younger(account, text_id))
+}
+
+#[cfg(test)]
+mod tests {
+    use microblog_proto::post::Mention;
+
+    use super::*;
+
+    fn mention_of(name: &str) -> Entity {
+        let mention = Mention { name: name.to_owned(), user_id: 0 };
+        Entity { target: Some(Target::Mention(mention)), ..Entity::default() }
+    }
+
+    fn context() -> Context {
+        let entities = vec![mention_of("Eve"), mention_of("bob"), mention_of("eve")];
+        let post = |id, author_id, entities: &[Entity]| {
+            (id, Post { id, author_id, entities: entities.to_vec(), ..Post::default() })
+        };
+        let comment = Comment {
+            id: 50 << 12,
+            post_id: 40 << 12,
+            author_id: 3 << 12,
+            in_reply_to_author_id: 4 << 12,
+            entities: [&entities[..], &[mention_of("ann"), mention_of("cleo")]].concat(),
+            ..Comment::default()
+        };
+        Context {
+            posts: [post(40 << 12, 1 << 12, &entities), post(60 << 12, 2 << 12, &[])]
+                .into_iter()
+                .collect(),
+            comments: [(comment.id, comment)].into_iter().collect(),
+            named: [("ann", 1), ("bob", 2), ("cleo", 4), ("eve", 45)]
+                .map(|(name, id)| (name.to_owned(), id << 12))
+                .into(),
+            mutual: [(2 << 12, 1 << 12)].into(),
+        }
+    }
+
+    fn of(change: common::Change) -> Vec<(u64, What, u64, u64)> {
+        let mut collected = Collected::default();
+        add(&mut collected, &context(), &change, Stamp::new(9 << 12).unwrap());
+        let changes = collected.effects.changes.into_iter();
+        let each = |(user, changes): (UserId, Vec<Change>)| {
+            let to = user.get() >> 12;
+            changes.into_iter().map(move |c| (to, c.what, c.id, c.actor >> 12)).collect::<Vec<_>>()
+        };
+        changes.flat_map(each).collect()
+    }
+
+    fn change(kind: ChangeKind, user_id: u64, target_id: u64) -> common::Change {
+        let [user_id, target_id] = [user_id, target_id].map(|id| id << 12);
+        common::Change { kind: kind.into(), user_id, target_id, ..Default::default() }
+    }
+
+    fn post(kind: ChangeKind, user_id: u64, post_id: u64) -> common::Change {
+        common::Change { post_id: post_id << 12, ..change(kind, user_id, 0) }
+    }
+
+    #[test]
+    fn a_follow_is_a_notice_of_the_followed_account() {
+        let follow = |user, target, is_mutual| {
+            let subject = Subject::Follows { day: 0, is_mutual };
+            let expected = [(target, What::Follow(subject), user << 12, user)];
+            assert_eq!(of(change(ChangeKind::Follow, user, target)), expected);
+        };
+        follow(3, 1, false);
+        follow(2, 1, true);
+        let ended = common::Change { ended: true, ..change(ChangeKind::Follow, 3, 1) };
+        assert_eq!(of(ended), [(1, What::Unfollow, 3 << 12, 3)]);
+    }
+
+    #[test]
+    fn own_acts_and_acts_on_unknown_posts_are_no_notices() {
+        let likes = Subject::Likes(PostId::new(40 << 12).unwrap());
+        let like = |user, id| of(post(ChangeKind::Like, user, id));
+        assert_eq!(like(3, 40), [(1, What::Begin(likes), 3 << 12, 3)]);
+        assert_eq!([like(1, 40), like(3, 41)], [vec![], vec![]]);
+        let ended = common::Change { ended: true, ..post(ChangeKind::Like, 3, 40) };
+        assert_eq!(of(ended), [(1, What::Undo(likes), 3 << 12, 3)]);
+    }
+
+    #[test]
+    fn a_mentioned_account_is_no_younger_than_the_text() {
+        let subject = Subject::Mention(PostId::new(40 << 12).unwrap());
+        let expected = [(2, What::Mention(subject), 40 << 12, 1)];
+        assert_eq!(of(post(ChangeKind::Post, 1, 40)), expected);
+    }
+
+    #[test]
+    fn a_comment_is_one_notice_of_each_account() {
+        let comment = common::Change { comment_id: 50 << 12, ..post(ChangeKind::Comment, 3, 40) };
+        let (post_id, comment_id) =
+            (PostId::new(40 << 12).unwrap(), CommentId::new(50 << 12).unwrap());
+        let expected = [
+            (4, NoticeKind::Reply),
+            (1, NoticeKind::Comment),
+            (45, NoticeKind::Mention),
+            (2, NoticeKind::Mention),
+        ];
+        let expected = expected.map(|(to, kind)| {
+            (to, What::Begin(Subject::Comment(kind, post_id, comment_id)), 50 << 12, 3)
+        });
+        assert_eq!(of(comment), expected);
+    }
+
+    #[test]
+    fn a_repost_is_a_notice_of_the_author_of_each_post_that_it_repeats() {
+        let subject = Subject::Reposts(PostId::new(40 << 12).unwrap());
+        let repost = common::Change { repost_id: 60 << 12, ..post(ChangeKind::Repost, 0, 40) };
+        assert_eq!(of(repost), [(1, What::Begin(subject), 60 << 12, 2)]);
+        let [(to, what, id, _)] = of(common::Change { ended: true, ..repost })[..] else {
+            unreachable!("one change")
+        };
+        assert_eq!((to, what, id), (1, What::Undo(subject), 60 << 12));
+    }
+}

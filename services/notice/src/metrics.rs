@@ -1,0 +1,105 @@
+//! OpenTelemetry instruments of the notice service.
+
+use std::time::SystemTime;
+
+use microblog_domain::UserId;
+use microblog_proto::{common::FeedPage, notice::NoticeKind};
+use opentelemetry::{
+    KeyValue, global,
+    metrics::{Counter, Gauge},
+};
+
+use crate::{
+    acts::{Change, What},
+    feed::Source,
+    notice::KINDS,
+};
+
+/// The instruments.
+#[derive(Clone, Debug)]
+pub(crate) struct Metrics {
+    acts: Counter<u64>,
+    gaps: Counter<u64>,
+    read_until: Gauge<f64>,
+}
+
+impl Metrics {
+    /// Creates the instruments on the global meter.
+    pub(crate) fn new() -> Self {
+        let meter = global::meter("microblog-notice");
+        let gaps = meter
+            .u64_counter("microblog.notice.feed.gaps")
+            .with_unit("{gap}")
+            .with_description(
+                "Restarts at the start of a change feed that did not continue the position, by service",
+            )
+            .build();
+        // Exported from the start: `rate()` cannot see the increase before the first sample.
+        for source in Source::ALL {
+            gaps.add(0, &[service(source)]);
+        }
+        let acts = meter
+            .u64_counter("microblog.notice.acts")
+            .with_unit("{act}")
+            .with_description("Acts applied to notices, by kind")
+            .build();
+        for (kind, _) in KINDS {
+            acts.add(0, &[KeyValue::new("kind", name(kind))]);
+        }
+        Self {
+            acts,
+            gaps,
+            // A time and not an age: the age of a feed that nobody follows grows on.
+            read_until: meter
+                .f64_gauge("microblog.notice.feed.read_until")
+                .with_unit("s")
+                .with_description(
+                    "The Unix time until when all recorded changes are applied, by service",
+                )
+                .build(),
+        }
+    }
+
+    /// Counts the acts among changes.
+    pub(crate) fn applied(&self, changes: &[(UserId, Vec<Change>)]) {
+        for change in changes.iter().flat_map(|(_, changes)| changes) {
+            if let What::Begin(subject) | What::Follow(subject) | What::Mention(subject) =
+                change.what
+            {
+                self.acts.add(1, &[KeyValue::new("kind", name(subject.kind()))]);
+            }
+        }
+    }
+
+    /// Records what was read of a feed.
+    pub(crate) fn read(&self, source: Source, page: &FeedPage) {
+        let until = page.recorded_at.and_then(|at| SystemTime::try_from(at).ok());
+        if let Some(until) =
+            until.and_then(|until| until.duration_since(SystemTime::UNIX_EPOCH).ok())
+        {
+            self.read_until.record(until.as_secs_f64(), &[service(source)]);
+        }
+    }
+
+    /// Counts a gap in a feed.
+    pub(crate) fn gap(&self, source: Source) {
+        self.gaps.add(1, &[service(source)]);
+    }
+}
+
+fn service(source: Source) -> KeyValue {
+    KeyValue::new("service", source.name())
+}
+
+fn name(kind: NoticeKind) -> &'static str {
+    match kind {
+        NoticeKind::Unspecified => "unspecified",
+        NoticeKind::Follow => "follow",
+        NoticeKind::Mutual => "mutual",
+        NoticeKind::Mention => "mention",
+        NoticeKind::Comment => "comment",
+        NoticeKind::Reply => "reply",
+        NoticeKind::Repost => "repost",
+        NoticeKind::Like => "like",
+    }
+}

@@ -1,0 +1,64 @@
+//! How change feeds are followed.
+
+use microblog_proto::notice::NoticeKind;
+use microblog_testkit::{Topology, eventually};
+
+use crate::support::{FEEDS, PATIENCE, System, id};
+
+#[tokio::test]
+async fn one_process_follows_a_feed_and_another_takes_over() {
+    let mut system = System::start(Topology::Single).await;
+    let [ann, bob] = [1, 2].map(id);
+    let holder = async |system: &System| -> Vec<String> {
+        system.command(&["HMGET", FEEDS[2], "holder"]).await
+    };
+    let first = holder(&system).await;
+    system.restart().await;
+    let post = system.publish(ann, "post").await;
+    system.like(bob, post).await;
+    system.has(ann, &[(NoticeKind::Like, vec![bob], 0, post, 0)]).await;
+    assert_ne!(holder(&system).await, first);
+}
+
+#[tokio::test]
+async fn a_position_that_has_ended_continues_at_the_start() {
+    let mut system = System::start(Topology::Single).await;
+    let [ann, bob] = [1, 2].map(id);
+    let post = system.publish(ann, "post").await;
+    system.settle(&[ann]).await;
+    system.stop().await;
+    // As after a restore of an older database.
+    let _: u64 = system.command(&["HSET", FEEDS[2], "token", "7"]).await;
+    system.like(bob, post).await;
+    system.restart().await;
+    system.has(ann, &[(NoticeKind::Like, vec![bob], 0, post, 0)]).await;
+    let comment = system.comment(bob, post, 0, "later").await;
+    let both = [
+        (NoticeKind::Comment, vec![bob], 0, post, comment),
+        (NoticeKind::Like, vec![bob], 0, post, 0),
+    ];
+    system.has(ann, &both).await;
+}
+
+#[tokio::test]
+async fn notices_are_made_again_after_redis_has_lost_them() {
+    let mut system = System::start(Topology::Single).await;
+    let [ann, bob, cleo] = [1, 2, 3].map(id);
+    let post = system.publish(ann, "post").await;
+    system.like(bob, post).await;
+    system.follow(cleo, ann).await;
+    system.settle(&[ann, cleo]).await;
+    let mut before = system.shown(ann).await;
+    assert_eq!(before.len(), 2);
+    system.stop().await;
+    let mut admin = system.redis.nodes()[0].admin().await;
+    let _: () = microblog_keyspace::redis::cmd("FLUSHALL").query_async(&mut admin).await.unwrap();
+    system.restart().await;
+    before.sort_unstable_by_key(|notice| notice.0 as i32);
+    eventually("the notices are there again", PATIENCE, async || {
+        let mut after = system.shown(ann).await;
+        after.sort_unstable_by_key(|notice| notice.0 as i32);
+        after == before
+    })
+    .await;
+}

@@ -1,0 +1,14 @@
+//! The notice service as its callers see it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
+mod acl;
+mod feeds;
+mod invalid_requests;
+mod kinds;
+mod limits;
+mod races;
+mod seen;
+#[path = "../support/mod.rs"]
+mod support;
+mod watch;

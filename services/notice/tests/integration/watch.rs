@@ -1,0 +1,60 @@
+//! Streams of new notices.
+
+use microblog_proto::notice::{self as pb, NoticeKind};
+use microblog_testkit::Topology;
+use tokio::time::timeout;
+use tonic::Streaming;
+
+use crate::support::{PATIENCE, System, id};
+
+async fn watch(
+    system: &System,
+    user_id: u64,
+    since_token: &str,
+) -> Streaming<pb::WatchNoticesResponse> {
+    let request = pb::WatchNoticesRequest { user_id, since_token: since_token.to_owned() };
+    system.client.clone().watch_notices(request).await.unwrap().into_inner()
+}
+
+async fn next(stream: &mut Streaming<pb::WatchNoticesResponse>) -> pb::WatchNoticesResponse {
+    timeout(PATIENCE, stream.message()).await.unwrap().unwrap().expect("it has no end")
+}
+
+#[tokio::test]
+async fn new_notices_are_sent_and_a_stream_resumes_without_a_gap() {
+    let system = System::start(Topology::Single).await;
+    let [ann, bob, cleo] = [1, 2, 3].map(id);
+    let post = system.publish(ann, "post").await;
+    system.like(bob, post).await;
+    system.settle(&[ann, bob]).await;
+    let mut stream = watch(&system, ann, "").await;
+    let first = next(&mut stream).await;
+    assert!(first.notices.is_empty());
+    system.like(cleo, post).await;
+    let second = next(&mut stream).await;
+    assert_eq!(second.notices.len(), 1);
+    assert_eq!(second.notices[0].actor_ids, [cleo, bob]);
+    drop(stream);
+    system.follow(bob, ann).await;
+    system.settle(&[ann, bob]).await;
+    let mut stream = watch(&system, ann, &second.since_token).await;
+    let kinds = |message: &pb::WatchNoticesResponse| -> Vec<_> {
+        message.notices.iter().map(pb::Notice::kind).collect()
+    };
+    let third = next(&mut stream).await;
+    assert_eq!(kinds(&third), [NoticeKind::Follow]);
+    let mut again = watch(&system, ann, &first.since_token).await;
+    assert_eq!(kinds(&next(&mut again).await), [NoticeKind::Follow, NoticeKind::Like]);
+    // The end of an act is no message, and the next one comes.
+    system.unlike(cleo, post).await;
+    system.settle(&[ann, bob]).await;
+    let comment = system.comment(cleo, post, 0, "hi").await;
+    let fourth = next(&mut stream).await;
+    assert_eq!(
+        fourth.notices.iter().map(|notice| notice.comment_id).collect::<Vec<_>>(),
+        [comment]
+    );
+    let request = pb::MarkSeenRequest { user_id: ann, token: fourth.since_token };
+    system.client.clone().mark_seen(request).await.unwrap();
+    assert!(system.page(ann, &[], true).await.notices.is_empty());
+}

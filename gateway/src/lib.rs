@@ -13,7 +13,9 @@
 //!
 //! **Costs.** Each function states the calls of services that it makes. Their number is bounded. It
 //! grows with the page size only where a page is hydrated in batches, and with the length of a list
-//! only for older posts of a home or friends timeline, which are read of 500 authors in a call. The
+//! only for older posts of a home or friends timeline, which are read of 500 authors in a call, and for
+//! unread notices, of which there are at most 800. A comment of a notice costs a call of its own; calls
+//! that are ready together share a message. The
 //! number of a read does not include user.Authenticate, unless the function names it.
 //!
 //! **State.** The gateway stores nothing but rate limit state and which sessions it verified within

@@ -42,6 +42,11 @@ pub(crate) trait Watched: 'static {
     /// A message to the caller.
     type Message: Send;
 
+    /// Returns whether a message need not be sent, unless it is the first one.
+    fn is_empty(_: &Self::Message) -> bool {
+        false
+    }
+
     /// Opens the service's stream.
     fn open(
         gateway: &Gateway,
@@ -78,6 +83,7 @@ pub(crate) async fn watch<W: Watched>(
         gateway: gateway.clone(),
         credentials,
         session_checked_at: Instant::now(),
+        is_first: true,
         viewer,
         updates,
         pending: Pending { entries: Vec::new(), token: String::new(), since_token },
@@ -91,6 +97,7 @@ struct Watch<W: Watched> {
     gateway: Gateway,
     credentials: Credentials,
     session_checked_at: Instant,
+    is_first: bool,
     viewer: UserId,
     updates: Streaming<W::Update>,
     pending: Pending<W::Entry>,
@@ -110,17 +117,22 @@ struct Pending<Entry> {
 impl<W: Watched> Watch<W> {
     /// Returns the next message. The session is checked for each, so none is sent after its end.
     async fn step(mut self) -> Result<Option<(W::Message, Self)>, Status> {
-        if self.pending.entries.is_empty() {
-            let Some(update) = self.update().await? else { return Ok(None) };
-            (self.pending.entries, self.pending.token) = W::split(update);
+        loop {
+            if self.pending.entries.is_empty() {
+                let Some(update) = self.update().await? else { return Ok(None) };
+                (self.pending.entries, self.pending.token) = W::split(update);
+            }
+            let (entries, since_token) = self.pending.take(W::ENTRIES_MAX);
+            self.credentials = self.current_credentials()?;
+            let message = W::message(&self.gateway, self.viewer, entries, since_token);
+            let (session, message) = tokio::join!(self.authenticate(), message);
+            session?;
+            self.session_checked_at = Instant::now();
+            let message = message?;
+            if std::mem::take(&mut self.is_first) || !W::is_empty(&message) {
+                return Ok(Some((message, self)));
+            }
         }
-        let (entries, since_token) = self.pending.take(W::ENTRIES_MAX);
-        self.credentials = self.current_credentials()?;
-        let message = W::message(&self.gateway, self.viewer, entries, since_token);
-        let (session, message) = tokio::join!(self.authenticate(), message);
-        session?;
-        self.session_checked_at = Instant::now();
-        Ok(Some((message?, self)))
     }
 
     /// Waits for an update of the service; `None` when the service ends the stream. Meanwhile, the end

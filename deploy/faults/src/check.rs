@@ -41,11 +41,12 @@ pub(crate) async fn check(
     shared: &Rc<Shared>,
     reader: &FeedReader,
     losses: &[Loss],
+    with_notices: bool,
 ) -> Result<Checked> {
     let deadline = Instant::now() + SETTLED;
     loop {
         let read = async {
-            let world = World::read(gateway, &shared.model.borrow()).await?;
+            let world = World::read(gateway, &shared.model.borrow(), with_notices).await?;
             anyhow::Ok((world, feed::snapshot(gateway).await?))
         };
         let (world, snapshot) = match read.await {
@@ -56,7 +57,8 @@ pub(crate) async fn check(
             read => read?,
         };
         let recorded = database.map(record::recorded);
-        let mut found = Findings::of(&shared.model.borrow(), &world, recorded.as_ref(), losses);
+        let mut found =
+            Findings::of(&shared.model.borrow(), &world, recorded.as_ref(), losses, with_notices);
         let shown = feed::without_texts(&record::shown(&world));
         found.fed("a snapshot of the feed", &snapshot.shown(), &shown);
         found.fed("a reader of the feed", &reader.known().unwrap_or_default().shown(), &shown);

@@ -33,9 +33,9 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Returns all faults. Those of two versions need the programs of another one.
 pub(crate) fn all(other_programs: Option<&Path>) -> Vec<Fault> {
     let of_any_layout = [database::all(), hostile::all()].into_iter().flatten();
-    let of_any_store = [
-        servers::all(),
-        network::between_servers(),
+    let keeping_notices = [servers::all(), network::between_servers()].into_iter().flatten();
+    let of_any_store: [Vec<Fault>; 3] = [
+        keeping_notices.map(Fault::keeping_notices).collect(),
         of_any_layout.map(Fault::with_any_layout).collect(),
         other_programs.map(servers::mixed_versions).into_iter().collect(),
     ];

@@ -25,6 +25,8 @@ pub(crate) struct Fault {
     pub(crate) setups: Vec<Setup>,
     /// Further setups, of the long form.
     pub(crate) further_setups: Vec<Setup>,
+    /// Whether no notice may be missing.
+    keeps_notices: bool,
     pub(crate) inject: Inject,
 }
 
@@ -45,7 +47,13 @@ impl Fault {
     ) -> Self {
         let inject = Box::new(inject);
         let (name, injected) = (name.into(), injected.into());
-        Self { name, injected, bites, setups, further_setups: Vec::new(), inject }
+        let further_setups = Vec::new();
+        Self { name, injected, bites, setups, further_setups, keeps_notices: false, inject }
+    }
+
+    /// Has notices checked, too: the fault takes nothing from Redis and the databases.
+    pub(crate) fn keeping_notices(self) -> Self {
+        Self { keeps_notices: true, ..self }
     }
 
     /// Adds the other stores, and TLS, to its setups of the long form.
@@ -151,7 +159,7 @@ impl Trial {
         let mut bite = (fault.inject)(self).await?;
         self.load.stop().await?;
         self.system.wait_until_serving().await?;
-        let checked = self.check().await?;
+        let checked = self.check(fault.keeps_notices).await?;
         if !self.losses.is_empty() && checked.lost == 0 {
             bite = Bite::Missed("no acknowledged write was lost".to_owned());
         }
@@ -160,12 +168,12 @@ impl Trial {
     }
 
     /// Checks what each gateway shows, what the database has, and what `microblog verify` finds.
-    async fn check(&self) -> Result<Checked> {
+    async fn check(&self, with_notices: bool) -> Result<Checked> {
         let mut all = Checked::default();
         for gateway in self.system.gateways() {
             let database = self.system.database.server();
-            let checked =
-                check(gateway, database, &self.load.shared, &self.reader, &self.losses).await?;
+            let (shared, reader, losses) = (&self.load.shared, &self.reader, &self.losses);
+            let checked = check(gateway, database, shared, reader, losses, with_notices).await?;
             all.comparisons += checked.comparisons;
             all.lost = all.lost.max(checked.lost);
             all.violations.extend(checked.violations);

@@ -240,6 +240,11 @@ impl HydratedAccounts {
         errors::required(ids.iter().all(|id| self.relations.contains_key(id)).then_some(()))
     }
 
+    /// Returns whether an account follows the viewer.
+    pub(crate) fn follows_viewer(&self, id: u64) -> bool {
+        matches!(self.relation(id), RelationState::Follower | RelationState::Mutual)
+    }
+
     /// Returns whether there is a block between the viewer and an account, in either direction.
     fn is_blocked(&self, id: u64) -> bool {
         self.relations.get(&id).is_some_and(|relation| relation.blocking || relation.blocked_by)

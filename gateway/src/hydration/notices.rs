@@ -1,8 +1,9 @@
 //! Hydration of notices: their accounts, posts and comments, and which notices the viewer sees.
 //!
-//! A notice is hidden if nothing of it is left to show: no account behind it is visible, or its post or
-//! comment is. An account is not visible if it is deleted, blocked in either direction or muted; a post or
-//! a comment, if it is deleted or its author is not visible.
+//! A notice is hidden if nothing of it is left to show: no account of its newest 20 acts is visible, or its
+//! post or comment is not. An account is not visible if it is deleted, blocked in either direction or muted,
+//! or if the notice is about follows and it does not follow the viewer any more; a post or a comment, if it is deleted or its author is not visible, or while it cannot be read from the
+//! archive. Only acts of visible accounts make a notice unread.
 
 use futures::future;
 use microblog_chassis::status;
@@ -10,7 +11,7 @@ use microblog_domain::{BATCH_MAX, IdMap, IdSet, UserId};
 use microblog_proto::{
     common::ErrorReason,
     gateway::{ListedUser, ViewedNotice},
-    notice::Notice,
+    notice::{Act, Notice, NoticeKind},
     post::{self, Comment, Post},
 };
 use tonic::Status;
@@ -18,7 +19,7 @@ use tonic::Status;
 use super::{
     accounts::{HydratedAccounts, hydrate_authors},
     mentions::mentioned_names,
-    posts::{ENTRY_BYTES_MAX, HydratedPosts, TEXT_BYTES_MAX, get_posts},
+    posts::{AvailablePosts, ENTRY_BYTES_MAX, HydratedPosts, TEXT_BYTES_MAX, get_available_posts},
 };
 use crate::{
     context::ViewContext,
@@ -49,7 +50,7 @@ const _: () = assert!(NOTICES_PER_MESSAGE * NOTICE_BYTES_MAX < PAGE_BYTES_MAX);
 pub(crate) const NOTICES_PER_BATCH: usize = 20;
 const _: () = assert!(NOTICES_PER_BATCH * (ACTORS_MAX + AUTHORS_MAX) < BATCH_MAX);
 
-/// How many notices [`are_shown`] takes at most: their posts are in memory at once.
+/// How many notices [`are_unread`] takes at most: their posts are in memory at once.
 pub(crate) const NOTICES_PER_COUNT: usize = 50;
 const _: () = assert!(NOTICES_PER_COUNT * (ACTORS_SHOWN + AUTHORS_MAX) < BATCH_MAX);
 
@@ -69,11 +70,11 @@ pub(crate) async fn viewed_notices(
     Ok(notices.iter().map(|notice| hydrated.view(notice)).collect())
 }
 
-/// Returns of up to [`NOTICES_PER_COUNT`] notices whether [`viewed_notices`] shows them.
+/// Returns of up to [`NOTICES_PER_COUNT`] notices whether [`viewed_notices`] shows them as unread.
 ///
 /// The calls of [`viewed_notices`], but without names, and with the newest accounts of a notice only. The
 /// last two once more for every 20 notices of whose newest accounts none is visible.
-pub(crate) async fn are_shown(
+pub(crate) async fn are_unread(
     gateway: &Gateway,
     context: ViewContext<'_>,
     notices: &[Notice],
@@ -82,19 +83,31 @@ pub(crate) async fn are_shown(
     let ids = texts.account_ids(notices, ACTORS_SHOWN);
     let authors = hydrate_authors(gateway, context, ids, Vec::new()).await?;
     let hydrated = HydratedNotices { posts: HydratedPosts { authors }, texts };
-    let mut shown: Vec<bool> = notices.iter().map(|notice| hydrated.shows(notice)).collect();
+    // The newest acts are the new ones.
+    let mut unread: Vec<bool> = notices.iter().map(|notice| hydrated.is_unread(notice)).collect();
     let has_more =
-        |notice: &Notice| notice.actor_ids.len() > ACTORS_SHOWN && hydrated.shows_texts(notice);
+        |notice: &Notice| new_acts(notice).count() > ACTORS_SHOWN && hydrated.shows_texts(notice);
     let open: Vec<usize> =
-        (0..notices.len()).filter(|&i| !shown[i] && has_more(&notices[i])).collect();
+        (0..notices.len()).filter(|&i| !unread[i] && has_more(&notices[i])).collect();
     for open in open.chunks(NOTICES_PER_BATCH) {
-        let ids = open.iter().flat_map(|&i| notices[i].actor_ids.iter().copied()).collect();
-        let actors = hydrate_authors(gateway, context, ids, Vec::new()).await?;
+        let ids = open.iter().flat_map(|&i| new_acts(&notices[i])).map(|act| act.actor_id);
+        let actors = hydrate_authors(gateway, context, ids.collect(), Vec::new()).await?;
         for &i in open {
-            shown[i] = notices[i].actor_ids.iter().any(|&id| actors.is_visible(id));
+            unread[i] = new_acts(&notices[i]).any(|act| is_visible(&actors, &notices[i], act));
         }
     }
-    Ok(shown)
+    Ok(unread)
+}
+
+/// Returns whether the viewer sees an act of a notice.
+fn is_visible(accounts: &HydratedAccounts, notice: &Notice, act: &Act) -> bool {
+    let is_follow = matches!(notice.kind(), NoticeKind::Follow | NoticeKind::Mutual);
+    accounts.is_visible(act.actor_id) && (!is_follow || accounts.follows_viewer(act.actor_id))
+}
+
+/// Returns the acts of a notice that are not marked as seen.
+fn new_acts(notice: &Notice) -> impl Iterator<Item = &Act> {
+    notice.acts.iter().filter(|act| act.is_new)
 }
 
 /// The posts and comments of notices.
@@ -105,32 +118,40 @@ struct Texts {
 }
 
 impl Texts {
-    /// Returns the posts and comments that exist, each once. All at once: post.BatchGetPosts for every 25
-    /// posts, post.GetComment for each comment.
+    /// Returns the posts and comments that exist, each once, without those that the archive has and that
+    /// cannot be read. All at once: post.BatchGetPosts for every 25 posts, post.GetComment for each
+    /// comment.
     async fn read(
         gateway: &Gateway,
         viewer: Option<UserId>,
         notices: &[Notice],
     ) -> Result<Self, Status> {
-        let mut seen = IdSet::default();
+        let (mut seen, mut seen_comments) = (IdSet::default(), IdSet::default());
         let post_ids = notices.iter().map(|notice| notice.post_id).filter(|id| *id != 0);
         let post_ids: Vec<u64> = post_ids.filter(|id| seen.insert(*id)).collect();
         let commented = notices.iter().filter(|notice| notice.comment_id != 0);
-        let commented = commented.filter(|notice| seen.insert(notice.comment_id));
-        let comments =
-            commented.map(|notice| get_comment(gateway, notice.post_id, notice.comment_id));
-        let (posts, comments) =
-            tokio::join!(get_posts(gateway, viewer, &post_ids), future::join_all(comments));
-        let posts = posts?.into_iter().map(|post| (post.id, post)).collect();
-        let comments = comments.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let comments = comments.into_iter().flatten().map(|comment| (comment.id, comment));
-        Ok(Self { posts, comments: comments.collect() })
+        let commented = commented.filter(|notice| seen_comments.insert(notice.comment_id));
+        let commented: Vec<_> = commented.collect();
+        let read =
+            commented.iter().map(|notice| get_comment(gateway, notice.post_id, notice.comment_id));
+        let (posts, read) =
+            tokio::join!(get_available_posts(gateway, viewer, &post_ids), future::join_all(read));
+        let AvailablePosts { posts, unavailable } = posts?;
+        let mut comments = IdMap::default();
+        for (notice, comment) in commented.into_iter().zip(read) {
+            match comment {
+                Err(_) if unavailable.contains(&notice.post_id) => {}
+                comment => comments.extend(comment?.map(|comment| (comment.id, comment))),
+            }
+        }
+        Ok(Self { posts: posts.into_iter().map(|post| (post.id, post)).collect(), comments })
     }
 
     /// Returns the accounts that decide whether the viewer sees notices: authors, and the first `max` behind
     /// each notice.
     fn account_ids(&self, notices: &[Notice], max: usize) -> Vec<u64> {
-        let actors = notices.iter().flat_map(|notice| notice.actor_ids.iter().take(max)).copied();
+        let acts = notices.iter().flat_map(|notice| notice.acts.iter().take(max));
+        let actors = acts.map(|act| act.actor_id);
         let posts = self.posts.values();
         let authors = posts.flat_map(|post| [Some(post), post.root.as_deref()]).flatten();
         let authors = authors.map(|post| post.author_id);
@@ -181,7 +202,12 @@ impl HydratedNotices {
 
     /// Returns whether the viewer sees a notice.
     fn shows(&self, notice: &Notice) -> bool {
-        self.visible_actors(notice).next().is_some() && self.shows_texts(notice)
+        self.visible_acts(notice).next().is_some() && self.shows_texts(notice)
+    }
+
+    /// Returns whether the viewer sees a notice, and a new act of it.
+    fn is_unread(&self, notice: &Notice) -> bool {
+        self.visible_acts(notice).any(|act| act.is_new) && self.shows_texts(notice)
     }
 
     /// Returns whether the viewer sees the post and the comment of a notice, if it has them.
@@ -194,9 +220,9 @@ impl HydratedNotices {
         is_shown(notice.post_id, post) && is_shown(notice.comment_id, comment)
     }
 
-    /// Returns the accounts of a notice that the viewer sees, one for each act, newest first.
-    fn visible_actors(&self, notice: &Notice) -> impl Iterator<Item = u64> {
-        notice.actor_ids.iter().copied().filter(|&id| self.accounts().is_visible(id))
+    /// Returns the acts of a notice by accounts that the viewer sees, newest first.
+    fn visible_acts<'a>(&'a self, notice: &'a Notice) -> impl Iterator<Item = &'a Act> {
+        notice.acts.iter().filter(|act| is_visible(self.accounts(), notice, act))
     }
 
     /// Returns a notice as the viewer sees it; `None` if it is hidden.
@@ -209,17 +235,32 @@ impl HydratedNotices {
         Some(ViewedNotice {
             kind: notice.kind,
             actors: self.shown_actors(notice),
-            count: self.visible_actors(notice).count() as u64 + notice.earlier,
+            count: self.count(notice),
             post: post.and_then(|post| self.posts.view(post)),
             comment: comment.and_then(|comment| self.accounts().view_comment(comment)),
-            since: notice.since,
+            since: self.visible_acts(notice).next().and_then(|act| act.since),
+            unread: self.is_unread(notice),
         })
+    }
+
+    /// Returns how many acts a notice stands for. Of earlier ones, it does not know which have ended: there
+    /// are not more than the post counts.
+    fn count(&self, notice: &Notice) -> u64 {
+        let visible = self.visible_acts(notice).count() as u64;
+        let post = self.texts.posts.get(&notice.post_id);
+        let all = match (notice.kind(), post) {
+            (NoticeKind::Like, Some(post)) => post.likes,
+            (NoticeKind::Repost, Some(post)) => post.reposts,
+            _ => u64::MAX,
+        };
+        (visible + notice.earlier).min(all).max(visible)
     }
 
     /// Returns the newest distinct accounts of a notice as lists show them.
     fn shown_actors(&self, notice: &Notice) -> Vec<ListedUser> {
         let mut seen = IdSet::default();
-        let distinct = self.visible_actors(notice).filter(|&id| seen.insert(id));
+        let actors = self.visible_acts(notice).map(|act| act.actor_id);
+        let distinct = actors.filter(|&id| seen.insert(id));
         distinct.take(ACTORS_SHOWN).filter_map(|id| self.accounts().listed(id)).collect()
     }
 }
@@ -227,7 +268,6 @@ impl HydratedNotices {
 #[cfg(test)]
 mod tests {
     use microblog_proto::{
-        notice::NoticeKind,
         relation::{Relation, RelationState},
         user::User,
     };
@@ -239,14 +279,16 @@ mod tests {
         let user = |id| User { id, name: format!("n{id}"), ..User::default() };
         let relation = |user_id: u64| Relation {
             user_id,
-            state: RelationState::None.into(),
+            state: if user_id == 5 { RelationState::None } else { RelationState::Follower }.into(),
             muting: user_id == 7,
             blocked_by: user_id == 8,
             ..Relation::default()
         };
         let authors =
             HydratedAccounts::new((1..9).map(user).collect(), (1..10).map(relation).collect());
-        let post = |&(id, author_id): &(u64, u64)| (id, Post { id, author_id, ..Post::default() });
+        let post = |&(id, author_id): &(u64, u64)| {
+            (id, Post { id, author_id, reposts: 12, ..Post::default() })
+        };
         let comment =
             |&(id, author_id): &(u64, u64)| (id, Comment { id, author_id, ..Comment::default() });
         let texts = Texts {
@@ -257,8 +299,10 @@ mod tests {
     }
 
     fn notice(kind: NoticeKind, actor_ids: &[u64], post_id: u64, comment_id: u64) -> Notice {
-        let actor_ids = actor_ids.to_vec();
-        Notice { kind: kind.into(), actor_ids, post_id, comment_id, ..Notice::default() }
+        let at = |n: usize| Some(prost_types::Timestamp { seconds: -(n as i64), nanos: 0 });
+        let act = |(n, &actor_id): (usize, &u64)| Act { actor_id, since: at(n), is_new: n < 1 };
+        let acts = actor_ids.iter().enumerate().map(act).collect();
+        Notice { kind: kind.into(), acts, post_id, comment_id, ..Notice::default() }
     }
 
     fn names(viewed: &ViewedNotice) -> Vec<&str> {
@@ -270,7 +314,9 @@ mod tests {
         let hydrated = hydrated(&[(50, 1)], &[]);
         let reposts = notice(NoticeKind::Repost, &[7, 2, 2, 8, 3, 9, 4, 5], 50, 0);
         let viewed = hydrated.view(&Notice { earlier: 10, ..reposts }).unwrap();
-        assert_eq!((names(&viewed), viewed.count), (vec!["n2", "n3", "n4"], 15));
+        assert_eq!((names(&viewed), viewed.count), (vec!["n2", "n3", "n4"], 12));
+        // The newest act, which is new, is not visible.
+        assert_eq!((viewed.since.unwrap().seconds, viewed.unread), (-1, false));
         assert_eq!((viewed.kind(), viewed.comment.is_none()), (NoticeKind::Repost, true));
         assert_eq!(viewed.post.unwrap().author.unwrap().user.unwrap().id, 1);
     }
@@ -282,9 +328,11 @@ mod tests {
             let likes = notice(NoticeKind::Like, actors, 50, 0);
             assert!(hydrated.view(&Notice { earlier: 3, ..likes }).is_none());
         }
-        let follow = notice(NoticeKind::Follow, &[7, 6], 0, 0);
+        let follow = notice(NoticeKind::Follow, &[7, 5, 6], 0, 0);
         let viewed = hydrated.view(&follow).unwrap();
         assert_eq!((names(&viewed), viewed.count, &viewed.post), (vec!["n6"], 1, &None));
+        let follow = notice(NoticeKind::Follow, &[6, 7], 0, 0);
+        assert!(hydrated.view(&follow).unwrap().unread);
     }
 
     #[test]

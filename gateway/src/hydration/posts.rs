@@ -198,13 +198,24 @@ pub(crate) async fn viewed_posts_in_place(
     posts: Vec<Post>,
 ) -> Result<Vec<Option<ViewedPost>>, Status> {
     let ids: Vec<u64> = posts.iter().map(|post| post.id).collect();
+    viewed_posts_of(gateway, context, &ids, posts).await
+}
+
+/// Returns the posts with these ids as the viewer sees them, in order; `None` for a hidden one, or one
+/// that is not among the posts. The calls of [`hydrate_posts`].
+pub(crate) async fn viewed_posts_of(
+    gateway: &Gateway,
+    context: ViewContext<'_>,
+    ids: &[u64],
+    posts: Vec<Post>,
+) -> Result<Vec<Option<ViewedPost>>, Status> {
     let mut shown = by_id(viewed_posts(gateway, context, posts).await?);
     Ok(ids.iter().map(|id| shown.remove(id)).collect())
 }
 
 /// Returns the posts that exist, with their roots and which of them the viewer likes, in the order of
 /// their ids in the request. post.BatchGetPosts once for every 25, all at once.
-pub(crate) async fn get_posts(
+async fn get_posts(
     gateway: &Gateway,
     viewer: Option<UserId>,
     ids: &[u64],
@@ -220,6 +231,41 @@ pub(crate) async fn get_posts(
         posts.extend(errors::reply(response, &[])?.posts);
     }
     Ok(posts)
+}
+
+/// The posts that exist, and the ids of those that the archive may have, which cannot be read.
+pub(crate) struct AvailablePosts {
+    pub(crate) posts: Vec<Post>,
+    pub(crate) unavailable: IdSet<u64>,
+}
+
+/// Returns the posts that can be read, with their roots and which of them the viewer likes, in any order.
+/// post.BatchGetPosts once for every 25, all at once, and again for those that do not fit.
+pub(crate) async fn get_available_posts(
+    gateway: &Gateway,
+    viewer: Option<UserId>,
+    ids: &[u64],
+) -> Result<AvailablePosts, Status> {
+    let batch = async |ids: &[u64]| {
+        let (mut posts, mut unavailable) = (Vec::with_capacity(ids.len()), IdSet::default());
+        let (mut post_ids, viewer_id) = (ids.to_vec(), viewer_id(viewer));
+        while !post_ids.is_empty() {
+            let request = post::BatchGetPostsRequest { post_ids, viewer_id, allow_partial: true };
+            let response = gateway.peers.post().batch_get_posts(request).await;
+            let response = errors::reply(response, &[])?;
+            posts.extend(response.posts);
+            unavailable.extend(response.unavailable_ids);
+            post_ids = response.remaining_ids;
+        }
+        Ok::<_, Status>(AvailablePosts { posts, unavailable })
+    };
+    let batches = ids.chunks(ENTRIES_PER_MESSAGE).map(batch);
+    let mut all = AvailablePosts { posts: Vec::new(), unavailable: IdSet::default() };
+    for available in future::try_join_all(batches).await? {
+        all.posts.extend(available.posts);
+        all.unavailable.extend(available.unavailable);
+    }
+    Ok(all)
 }
 
 fn by_id(shown: Vec<ViewedPost>) -> IdMap<u64, ViewedPost> {

@@ -6,7 +6,6 @@ use microblog_domain::{PageSize, UserId};
 use microblog_proto::{
     gateway::{self, UnreadCount, ViewedNotice, ViewedPost},
     notice::{self, ListNoticesResponse, Notice},
-    timeline::Entry,
 };
 use tonic::Status;
 
@@ -16,9 +15,9 @@ use crate::{
     errors,
     hydration::{
         notices::{
-            NOTICE_BYTES_MAX, NOTICES_PER_BATCH, NOTICES_PER_COUNT, are_shown, viewed_notices,
+            NOTICE_BYTES_MAX, NOTICES_PER_BATCH, NOTICES_PER_COUNT, are_unread, viewed_notices,
         },
-        posts::{POSTS_BUDGET, hydrate_entries},
+        posts::{POSTS_BUDGET, get_available_posts, viewed_posts_of},
     },
     paging::{Budget, Listing, PAGE_BYTES_MAX, Page, PageRequest, Skeleton, fill_page},
     state::Gateway,
@@ -32,7 +31,7 @@ const NOTICES_MAX: usize = 800;
 /// relation.BatchGetRelations. With comments, post.GetComment for each beside post.BatchGetPosts.
 ///
 /// A larger page takes skeletons of up to 20 notices, and a page with many hidden ones takes more of
-/// them: up to 64. If a page ends within a skeleton, because texts are long, that is read again.
+/// them: up to 64. If not all that a skeleton shows fits on the page, it is read again.
 pub(crate) async fn view_notices(
     gateway: &Gateway,
     credentials: Credentials,
@@ -55,9 +54,10 @@ pub(crate) async fn view_notices(
     .await
 }
 
-/// Counts the viewer's unread notices, which are those that [`view_notices`] shows. The calls of
-/// [`view_notices`] for up to 50 notices; the calls after user.Authenticate as often for every 50 more, and
-/// notice.ListNotices only once for every 200 of up to 800.
+/// Counts the viewer's unread notices, which are those that [`view_notices`] shows as unread. Up to 6
+/// calls for up to 50 unread notices without comments: user.Authenticate, then notice.ListNotices, then
+/// those of [`are_unread`]; and post.GetComment for each comment. For up to 800, those of [`are_unread`]
+/// for every 50 notices, one after the other, and notice.ListNotices for every 200.
 pub(crate) async fn count_unread(
     gateway: &Gateway,
     credentials: Credentials,
@@ -71,8 +71,8 @@ pub(crate) async fn count_unread(
         loop {
             let page = list.read(gateway, PageSize::MAX, page_token).await?;
             for batch in page.notices.chunks(NOTICES_PER_COUNT) {
-                let shown = are_shown(gateway, context, batch).await?;
-                for (notice, _) in batch.iter().zip(shown).filter(|(_, is_shown)| *is_shown) {
+                let unread = are_unread(gateway, context, batch).await?;
+                for (notice, _) in batch.iter().zip(unread).filter(|(_, is_unread)| *is_unread) {
                     *counts.entry(notice.kind).or_default() += 1;
                 }
             }
@@ -180,11 +180,11 @@ struct Mentions {
 }
 
 impl Listing for Mentions {
-    type Entry = Entry;
+    type Entry = u64;
     type Shown = ViewedPost;
     type Cursor = String;
 
-    /// More than any page needs, as in a home timeline, which has as many entries.
+    /// More than any page needs, as in a home timeline, which has as many posts.
     const SKELETONS_MAX: usize = 48;
     const BUDGET: Budget = POSTS_BUDGET;
 
@@ -193,23 +193,22 @@ impl Listing for Mentions {
         gateway: &Gateway,
         size: usize,
         page_token: String,
-    ) -> Result<Skeleton<Entry>, Status> {
+    ) -> Result<Skeleton<u64>, Status> {
         const FIELDS: errors::Fields = &[("page_token", "page_token")];
         let (user_id, page_size) = (self.viewer.get(), size as i32);
         let request = notice::ListMentionsRequest { user_id, page_size, page_token };
         let response = gateway.peers.notice().list_mentions(request).await;
         let response = errors::reply(response, FIELDS)?;
-        let entry = |post_id| Entry { post_id, ..Entry::default() };
-        let entries = response.post_ids.into_iter().map(entry).collect();
-        Ok(Skeleton::new(entries, response.next_page_token))
+        Ok(Skeleton::new(response.post_ids, response.next_page_token))
     }
 
     async fn hydrate(
         &self,
         gateway: &Gateway,
         context: ViewContext<'_>,
-        entries: Vec<Entry>,
+        ids: Vec<u64>,
     ) -> Result<Vec<Option<ViewedPost>>, Status> {
-        hydrate_entries(gateway, context, &entries).await
+        let available = get_available_posts(gateway, context.viewer, &ids).await?;
+        viewed_posts_of(gateway, context, &ids, available.posts).await
     }
 }

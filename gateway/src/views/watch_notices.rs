@@ -64,7 +64,13 @@ impl Watched for Notices {
         since_token: String,
     ) -> Result<WatchNoticesResponse, Status> {
         let context = ViewContext::new(Some(viewer));
-        let notices = viewed_notices(gateway, context, &notices).await?;
-        Ok(WatchNoticesResponse { notices: notices.into_iter().flatten().collect(), since_token })
+        let notices = viewed_notices(gateway, context, &notices).await?.into_iter().flatten();
+        // Nobody learns of acts of accounts that they do not see.
+        let notices = notices.filter(|notice| notice.unread).collect();
+        Ok(WatchNoticesResponse { notices, since_token })
+    }
+
+    fn is_empty(message: &WatchNoticesResponse) -> bool {
+        message.notices.is_empty()
     }
 }

@@ -7,21 +7,20 @@ use microblog_domain::{CommentId, IdMap, IdSet, PostId, Stamp, UserId, mention};
 use microblog_proto::{
     common::{self, ChangeKind},
     notice::NoticeKind,
-    post::{Comment, Entity, Post, entity::Target},
+    post::{Entity, entity::Target},
 };
 use tonic::Status;
 
 use crate::{
     notice::{MENTIONS_PER_TEXT, Subject},
-    peers::Peers,
+    peers::{CALLS_MAX, Peers},
 };
-
-/// How many calls of a kind run at once.
-const CALLS_MAX: usize = 64;
 
 /// A change of an account's notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Change {
+    /// Its number in the feed.
+    pub(crate) number: u64,
     pub(crate) what: What,
     /// The id of the act within its notice.
     pub(crate) id: u64,
@@ -36,21 +35,29 @@ pub(crate) enum What {
     Begin(Subject),
     /// The end of an act.
     Undo(Subject),
-    /// A follow, of a day of its own.
+    /// A follow. Callers check whether it has ended.
     Follow(Subject),
-    /// The end of a follow of any day.
-    Unfollow,
     /// A post with a mention, which is also a mention of its own.
     Mention(Subject),
 }
 
+/// The changes of an account's notices, in their order.
+pub(crate) type AccountChanges = (UserId, Vec<Change>);
+
 /// What a part of a change feed means.
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
-    /// The changes of each account's notices, in their order.
-    pub(crate) changes: Vec<(UserId, Vec<Change>)>,
+    /// The changes by account.
+    pub(crate) changes: Vec<AccountChanges>,
     /// The accounts that are deleted.
     pub(crate) deleted: Vec<UserId>,
+}
+
+/// The number and the version of a change.
+#[derive(Clone, Copy)]
+struct At {
+    number: u64,
+    version: Stamp,
 }
 
 /// Collects the changes of accounts, in their order.
@@ -62,37 +69,77 @@ struct Collected {
 
 impl Collected {
     /// Adds a change of an account's notices, unless it is by the account itself.
-    fn add(&mut self, to: u64, what: What, id: u64, actor: u64, version: Stamp) {
+    fn add(&mut self, to: u64, what: What, id: u64, actor: u64, At { number, version }: At) {
         let Some(user) = UserId::new(to).filter(|_| to != actor && actor != 0) else { return };
         let changes = &mut self.effects.changes;
         let index = *self.accounts.entry(to).or_insert_with(|| {
             changes.push((user, Vec::new()));
             changes.len() - 1
         });
-        changes[index].1.push(Change { what, id, actor, version });
+        changes[index].1.push(Change { number, what, id, actor, version });
     }
 }
 
-/// What is read for the changes of a page.
+/// What is needed of a text.
+#[derive(Clone, Debug)]
+pub(crate) struct Text {
+    author_id: u64,
+    /// The first names that it mentions, normalized.
+    names: Vec<String>,
+}
+
+impl Text {
+    pub(crate) fn new(author_id: u64, entities: &[Entity]) -> Self {
+        let mut names: Vec<String> = Vec::new();
+        for entity in entities {
+            if let Some(Target::Mention(mention)) = &entity.target {
+                let name = mention.name.to_ascii_lowercase();
+                if !names.contains(&name) {
+                    names.push(name);
+                }
+            }
+            if names.len() == MENTIONS_PER_TEXT {
+                break;
+            }
+        }
+        Self { author_id, names }
+    }
+}
+
+/// What is needed of a comment.
+#[derive(Clone, Debug)]
+pub(crate) struct Comment {
+    pub(crate) id: u64,
+    pub(crate) post_id: u64,
+    /// The author of the comment that it replies to; 0 for none.
+    pub(crate) replies_to: u64,
+    pub(crate) text: Text,
+}
+
+/// What is read for changes.
 #[derive(Default)]
 struct Context {
-    posts: IdMap<u64, Post>,
+    posts: IdMap<u64, Text>,
     comments: IdMap<u64, Comment>,
     /// The accounts of mentioned names.
     named: HashMap<String, u64>,
     /// The follows that are answers: pairs of the follower and the account that followed first.
-    mutual: HashSet<(u64, u64)>,
+    answers: HashSet<(u64, u64)>,
 }
 
-/// Returns what changes mean. Reads the posts and comments that they are about, the accounts that texts
-/// mention, and whether follows are mutual: some calls, one after the other, for up to 500 of each.
-pub(crate) async fn effects(peers: &Peers, changes: &[common::Change]) -> Result<Effects, Status> {
+/// Returns what changes mean, which have these numbers. Reads the posts and comments that they are about,
+/// the accounts that texts mention, and whether follows are answers.
+pub(crate) async fn effects(
+    peers: &Peers,
+    changes: &[common::Change],
+    numbers: &[u64],
+) -> Result<Effects, Status> {
     let context = read(peers, changes).await?;
     let mut collected = Collected::default();
-    for change in changes {
+    for (change, &number) in changes.iter().zip(numbers) {
         // A change without a valid version is none that a service sends.
         if let Some(version) = Stamp::new(change.version) {
-            add(&mut collected, &context, change, version);
+            add(&mut collected, &context, change, At { number, version });
         }
     }
     Ok(collected.effects)
@@ -111,7 +158,10 @@ async fn read(peers: &Peers, changes: &[common::Change]) -> Result<Context, Stat
                 post_ids.insert(post_id);
                 comment_ids.push((post_id, comment_id));
             }
-            (ChangeKind::Follow, false) => follows.push((user_id, target_id, change.version)),
+            (ChangeKind::Follow, false) => {
+                let version = Stamp::new(change.version);
+                follows.extend(version.map(|version| (user_id, target_id, version)));
+            }
             _ => {}
         }
     }
@@ -121,62 +171,35 @@ async fn read(peers: &Peers, changes: &[common::Change]) -> Result<Context, Stat
         let read = part.iter().map(|&(post, comment)| peers.comment(post, comment));
         comments.extend(try_join_all(read).await?.into_iter().flatten());
     }
-    let mut mutual = HashSet::new();
-    for part in follows.chunks(CALLS_MAX) {
-        let read = part
-            .iter()
-            .map(|&(follower, target, at)| peers.has_followed_before(target, follower, at));
-        let are_mutual = try_join_all(read).await?.into_iter().zip(part);
-        mutual.extend(are_mutual.filter(|(is, _)| *is).map(|(_, &(from, to, _))| (from, to)));
-    }
-    let texts = posts.iter().map(|post| &post.entities);
-    let texts = texts.chain(comments.iter().map(|comment| &comment.entities));
-    let names: HashSet<_> = texts.flat_map(|entities| names(entities)).collect();
+    let answers = peers.answers(follows).await?;
+    let texts = posts.iter().map(|(_, text)| text);
+    let texts = texts.chain(comments.iter().map(|comment| &comment.text));
+    let names: HashSet<_> = texts.flat_map(|text| text.names.iter().cloned()).collect();
     Ok(Context {
         named: peers.named(names.into_iter().collect()).await?,
-        posts: posts.into_iter().map(|post| (post.id, post)).collect(),
+        posts: posts.into_iter().collect(),
         comments: comments.into_iter().map(|comment| (comment.id, comment)).collect(),
-        mutual,
+        answers,
     })
 }
 
-/// Returns the first names that a text mentions, normalized.
-fn names(entities: &[Entity]) -> Vec<String> {
-    let mut names: Vec<String> = Vec::new();
-    for entity in entities {
-        if let Some(Target::Mention(mention)) = &entity.target {
-            let name = mention.name.to_ascii_lowercase();
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        }
-        if names.len() == MENTIONS_PER_TEXT {
-            break;
-        }
-    }
-    names
-}
-
-fn add(collected: &mut Collected, context: &Context, change: &common::Change, version: Stamp) {
+fn add(collected: &mut Collected, context: &Context, change: &common::Change, at: At) {
     let common::Change { user_id, target_id, post_id, repost_id, comment_id, .. } = *change;
-    let author = |id: u64| context.posts.get(&id).map(|post| post.author_id);
+    let author = |id: u64| context.posts.get(&id).map(|text| text.author_id);
     match (change.kind(), change.ended) {
         (ChangeKind::Account, true) => {
             collected.effects.deleted.extend(UserId::new(user_id));
         }
         (ChangeKind::Follow, false) => {
-            let is_mutual = context.mutual.contains(&(user_id, target_id));
-            let what = What::Follow(Subject::follow(version, is_mutual));
-            collected.add(target_id, what, user_id, user_id, version);
-        }
-        (ChangeKind::Follow, true) => {
-            collected.add(target_id, What::Unfollow, user_id, user_id, version);
+            let is_mutual = context.answers.contains(&(user_id, target_id));
+            let what = What::Follow(Subject::follow(at.version, is_mutual));
+            collected.add(target_id, what, user_id, user_id, at);
         }
         (ChangeKind::Like, ended) => {
             let subject = PostId::new(post_id).map(Subject::Likes);
             if let Some((author, subject)) = author(post_id).zip(subject) {
                 let what = if ended { What::Undo(subject) } else { What::Begin(subject) };
-                collected.add(author, what, user_id, user_id, version);
+                collected.add(author, what, user_id, user_id, at);
             }
         }
         (ChangeKind::Repost, ended) => {
@@ -184,27 +207,27 @@ fn add(collected: &mut Collected, context: &Context, change: &common::Change, ve
             if let Some((of, subject)) = author(post_id).zip(subject) {
                 if ended {
                     // The account does not matter any more, but is not that of the post.
-                    collected.add(of, What::Undo(subject), repost_id, u64::MAX, version);
+                    collected.add(of, What::Undo(subject), repost_id, u64::MAX, at);
                 } else if let Some(by) = author(repost_id) {
-                    collected.add(of, What::Begin(subject), repost_id, by, version);
+                    collected.add(of, What::Begin(subject), repost_id, by, at);
                 }
             }
         }
         (ChangeKind::Post, false) => {
-            if let Some((post, id)) = context.posts.get(&post_id).zip(PostId::new(post_id)) {
-                for mentioned in mentioned(context, &post.entities, post_id) {
+            if let Some((text, id)) = context.posts.get(&post_id).zip(PostId::new(post_id)) {
+                for mentioned in mentioned(context, text, post_id) {
                     let what = What::Mention(Subject::Mention(id));
-                    collected.add(mentioned, what, post_id, post.author_id, version);
+                    collected.add(mentioned, what, post_id, text.author_id, at);
                 }
             }
         }
-        (ChangeKind::Comment, false) => add_comment(collected, context, comment_id, version),
+        (ChangeKind::Comment, false) => add_comment(collected, context, comment_id, at),
         _ => {}
     }
 }
 
 /// Adds the notices of a comment: each account gets one.
-fn add_comment(collected: &mut Collected, context: &Context, comment_id: u64, version: Stamp) {
+fn add_comment(collected: &mut Collected, context: &Context, comment_id: u64, at: At) {
     let Some(comment) = context.comments.get(&comment_id) else { return };
     let ids = PostId::new(comment.post_id).zip(CommentId::new(comment_id));
     let post = context.posts.get(&comment.post_id);
@@ -213,23 +236,19 @@ fn add_comment(collected: &mut Collected, context: &Context, comment_id: u64, ve
     let mut add = |to: u64, kind| {
         if to != 0 && notified.insert(to) {
             let what = What::Begin(Subject::Comment(kind, post_id, id));
-            collected.add(to, what, comment_id, comment.author_id, version);
+            collected.add(to, what, comment_id, comment.text.author_id, at);
         }
     };
-    add(comment.in_reply_to_author_id, NoticeKind::Reply);
+    add(comment.replies_to, NoticeKind::Reply);
     add(post.author_id, NoticeKind::Comment);
-    for mentioned in mentioned(context, &comment.entities, comment_id) {
+    for mentioned in mentioned(context, &comment.text, comment_id) {
         add(mentioned, NoticeKind::Mention);
     }
 }
 
 /// Returns the accounts that a text mentions.
-fn mentioned<'a>(
-    context: &'a Context,
-    entities: &[Entity],
-    text_id: u64,
-) -> impl Iterator<Item = u64> + use<'a> {
-    let accounts = names(entities).into_iter().filter_map(|name| context.named.get(&name).copied());
+fn mentioned(context: &Context, text: &Text, text_id: u64) -> impl Iterator<Item = u64> {
+    let accounts = text.names.iter().filter_map(|name| context.named.get(name).copied());
     accounts.filter(move |&account| mention::is_no_younger(account, text_id))
 }
 
@@ -246,16 +265,13 @@ mod tests {
 
     fn context() -> Context {
         let entities = vec![mention_of("Eve"), mention_of("bob"), mention_of("eve")];
-        let post = |id, author_id, entities: &[Entity]| {
-            (id, Post { id, author_id, entities: entities.to_vec(), ..Post::default() })
-        };
+        let post = |id, author_id, entities: &[Entity]| (id, Text::new(author_id, entities));
+        let of_comment = [&entities[..], &[mention_of("ann"), mention_of("cleo")]].concat();
         let comment = Comment {
             id: 50 << 12,
             post_id: 40 << 12,
-            author_id: 3 << 12,
-            in_reply_to_author_id: 4 << 12,
-            entities: [&entities[..], &[mention_of("ann"), mention_of("cleo")]].concat(),
-            ..Comment::default()
+            replies_to: 4 << 12,
+            text: Text::new(3 << 12, &of_comment),
         };
         Context {
             posts: [post(40 << 12, 1 << 12, &entities), post(60 << 12, 2 << 12, &[])]
@@ -265,13 +281,14 @@ mod tests {
             named: [("ann", 1), ("bob", 2), ("cleo", 4), ("eve", 45)]
                 .map(|(name, id)| (name.to_owned(), id << 12))
                 .into(),
-            mutual: [(2 << 12, 1 << 12)].into(),
+            answers: [(2 << 12, 1 << 12)].into(),
         }
     }
 
     fn of(change: common::Change) -> Vec<(u64, What, u64, u64)> {
         let mut collected = Collected::default();
-        add(&mut collected, &context(), &change, Stamp::new(9 << 12).unwrap());
+        let at = At { number: 7, version: Stamp::new(9 << 12).unwrap() };
+        add(&mut collected, &context(), &change, at);
         let changes = collected.effects.changes.into_iter();
         let each = |(user, changes): (UserId, Vec<Change>)| {
             let to = user.get() >> 12;
@@ -299,7 +316,7 @@ mod tests {
         follow(3, 1, false);
         follow(2, 1, true);
         let ended = common::Change { ended: true, ..change(ChangeKind::Follow, 3, 1) };
-        assert_eq!(of(ended), [(1, What::Unfollow, 3 << 12, 3)]);
+        assert_eq!(of(ended), []);
     }
 
     #[test]

@@ -4,26 +4,36 @@
 //!   * each change is applied at least once: the position is stored after the changes before it are
 //!     applied;
 //!   * changes of a service are applied in their order: one process follows its feed, under a claim;
-//!   * a change that is applied again has no effect: an act has the version of its last change. So it
-//!     does not matter if a claim passes on while its holder is still at work.
+//!   * a change that is applied again has no effect: each account has the number of the last change of
+//!     the feed that was applied. So it does not matter if a claim passes on while its holder is still
+//!     at work.
 //!
 //! A feed that does not continue the position, as after a recovery, is followed from its start. So is one
 //! without a position, as after a loss of Redis. Notices of what the feed does not have are missing.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, SystemTime};
 
 use futures::TryStreamExt as _;
 use microblog_chassis::status;
-use microblog_proto::common::{ChangeKind, ErrorReason, FeedPage, FeedPosition, FeedQuery};
-use tokio::time::{sleep, timeout};
+use microblog_proto::common::{ChangeKind, ErrorReason, FeedPage, FeedQuery};
+use tokio::time::sleep;
 use tonic::Status;
 use uuid::Uuid;
 
-use crate::{acts::effects, error::Error, metrics::Metrics, peers::Peers, store::Store};
+use crate::{
+    acts::effects,
+    error::Error,
+    metrics::Metrics,
+    peers::Peers,
+    store::{Progress, Store},
+};
 
 /// How long a claim lasts without being renewed, and when it is renewed.
 const CLAIM: Duration = Duration::from_secs(6);
 const RENEWAL: Duration = Duration::from_secs(2);
+
+/// How many changes are in memory with what they are about.
+const PART: usize = 500;
 
 /// The wait before a claim is tried again, or a feed after an error.
 const RETRY: Duration = Duration::from_secs(1);
@@ -99,56 +109,84 @@ impl Follower {
 
     /// Follows the feed until an error, or until another process does.
     async fn follow(&self, holder: &str, last_error: &mut Option<String>) -> Result<(), Error> {
-        let Some(position) = self.store.claim_feed(self.source, holder, CLAIM).await? else {
-            return Ok(());
-        };
-        let query = FeedQuery {
-            kinds: self.source.kinds().iter().map(|&kind| kind.into()).collect(),
-            after: position,
-            snapshot: false,
-            from_start: position.is_none(),
-        };
-        let mut pages = self.peers.feed(self.source, query).await.map_err(Error::Peer)?;
-        let mut claimed_at = Instant::now();
-        loop {
-            let wait = RENEWAL.saturating_sub(claimed_at.elapsed());
-            let page = match timeout(wait, pages.try_next()).await {
-                Err(_elapsed) => {
-                    if self.store.claim_feed(self.source, holder, CLAIM).await?.is_none() {
-                        return Ok(());
-                    }
-                    claimed_at = Instant::now();
-                    continue;
-                }
-                Ok(Err(status)) if is_expired(&status) => {
-                    self.metrics.gap(self.source);
-                    // Continues at the start.
-                    let none = FeedPosition::default();
-                    self.store.advance_feed(self.source, holder, none).await?;
-                    return Err(Error::Peer(status));
-                }
-                Ok(page) => page.map_err(Error::Peer)?,
-            };
-            let page = page.ok_or_else(|| Error::Peer(Status::unavailable("no page")))?;
-            let position = page.position.ok_or_else(|| Error::Peer(no_position()))?;
-            if last_error.take().is_some() {
-                tracing::info!(service = self.source.name(), "change feed followed again");
-            }
-            self.apply(&page).await?;
-            if !self.store.advance_feed(self.source, holder, position).await? {
-                return Ok(());
-            }
-            self.metrics.read(self.source, &page);
+        let Some(progress) = self.claim(holder).await? else { return Ok(()) };
+        // The claim is renewed beside the work.
+        tokio::select! {
+            ended = self.read(holder, progress, last_error) => ended,
+            lost = self.renew(holder) => lost,
         }
     }
 
-    /// Applies what the changes of a page mean.
-    async fn apply(&self, page: &FeedPage) -> Result<(), Error> {
-        let effects = effects(&self.peers, &page.changes).await.map_err(Error::Peer)?;
-        self.store.apply(&effects.changes).await?;
-        self.metrics.applied(&effects.changes);
-        for user in effects.deleted {
-            self.store.erase(user).await?;
+    async fn claim(&self, holder: &str) -> Result<Option<Progress>, Error> {
+        Ok(self.store.claim_feed(self.source, holder, CLAIM).await?)
+    }
+
+    /// Renews the claim, until another process has it.
+    async fn renew(&self, holder: &str) -> Result<(), Error> {
+        loop {
+            sleep(RENEWAL).await;
+            if self.claim(holder).await?.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn read(
+        &self,
+        holder: &str,
+        mut progress: Progress,
+        last_error: &mut Option<String>,
+    ) -> Result<(), Error> {
+        if progress.generation == 0 {
+            progress = self.anew(holder).await?;
+        }
+        let query = FeedQuery {
+            kinds: self.source.kinds().iter().map(|&kind| kind.into()).collect(),
+            after: progress.position,
+            snapshot: false,
+            from_start: progress.position.is_none(),
+        };
+        let mut pages = self.peers.feed(self.source, query).await.map_err(Error::Peer)?;
+        loop {
+            let page = match pages.try_next().await {
+                Err(status) if is_expired(&status) => {
+                    self.metrics.gap(self.source);
+                    self.anew(holder).await?;
+                    return Err(Error::Peer(status));
+                }
+                page => page.map_err(Error::Peer)?,
+            };
+            let page = page.ok_or_else(|| Error::Peer(Status::unavailable("no page")))?;
+            self.apply(progress.generation, &page).await?;
+            progress.position = Some(page.position.ok_or_else(|| Error::Peer(no_position()))?);
+            if !self.store.advance_feed(self.source, holder, progress).await? {
+                return Ok(());
+            }
+            self.metrics.read(self.source, &page);
+            if last_error.take().is_some() {
+                tracing::info!(service = self.source.name(), "change feed followed again");
+            }
+        }
+    }
+
+    /// Begins a generation, at the start of the feed.
+    async fn anew(&self, holder: &str) -> Result<Progress, Error> {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let progress = Progress { position: None, generation: now.as_millis() as u64 };
+        self.store.advance_feed(self.source, holder, progress).await?;
+        Ok(progress)
+    }
+
+    /// Applies what the changes of a page mean, some of them at once.
+    async fn apply(&self, generation: u64, page: &FeedPage) -> Result<(), Error> {
+        let parts = page.changes.chunks(PART).zip(page.numbers.chunks(PART));
+        for (changes, numbers) in parts {
+            let effects = effects(&self.peers, changes, numbers).await.map_err(Error::Peer)?;
+            self.store.apply(self.source, generation, &effects.changes).await?;
+            self.metrics.applied(&effects.changes);
+            for user in effects.deleted {
+                self.store.erase(user).await?;
+            }
         }
         Ok(())
     }

@@ -108,39 +108,42 @@ pub(crate) struct Notice {
     /// The position of its newest act.
     pub(crate) position: u64,
     pub(crate) subject: Subject,
-    /// The accounts of its acts, newest first.
-    pub(crate) actors: Vec<UserId>,
+    /// Its acts, newest first.
+    pub(crate) acts: Vec<Act>,
     /// How many earlier acts it has.
     pub(crate) earlier: u64,
-    /// The version of the newest act.
-    pub(crate) newest: Stamp,
+}
+
+/// An act of a notice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Act {
+    pub(crate) actor: UserId,
+    pub(crate) position: u64,
+    pub(crate) version: Stamp,
 }
 
 /// The sizes of an encoded notice's parts, as `functions.lua` describes them.
-const HEAD: usize = 16;
-const ACT: usize = 33;
+const HEAD_BYTES: usize = 9;
+const ACT_BYTES: usize = 33;
 
 impl Notice {
     /// Decodes a notice; `None` if it is damaged or has no acts that count.
     pub(crate) fn decode(name: &str, position: u64, packed: &[u8]) -> Option<Self> {
-        let (head, acts) = packed.split_first_chunk::<HEAD>()?;
-        let (acts, rest) = acts.as_chunks::<ACT>();
+        let (head, packed) = packed.split_first_chunk::<HEAD_BYTES>()?;
+        let (packed, rest) = packed.as_chunks::<ACT_BYTES>();
         let number = |bytes: &[u8]| Some(u64::from_le_bytes(*bytes.first_chunk::<8>()?));
-        let mut counted = Vec::with_capacity(acts.len());
-        for act in acts.iter().filter(|act| act[ACT - 1] == 1) {
-            let (actor, version) = (number(&act[8..])?, number(&act[16..])?);
-            counted.push((number(&act[24..])?, UserId::new(actor)?, Stamp::new(version)?));
+        let mut acts = Vec::with_capacity(packed.len());
+        for act in packed.iter().filter(|act| act[ACT_BYTES - 1] == 1) {
+            acts.push(Act {
+                actor: UserId::new(number(&act[8..])?)?,
+                version: Stamp::new(number(&act[16..])?)?,
+                position: number(&act[24..])?,
+            });
         }
-        counted.sort_unstable_by_key(|&(position, ..)| std::cmp::Reverse(position));
-        let newest = counted.iter().map(|&(.., version)| version).max()?;
-        rest.is_empty().then_some(())?;
-        Some(Self {
-            position,
-            subject: Subject::parse(name)?,
-            actors: counted.into_iter().map(|(_, actor, _)| actor).collect(),
-            earlier: number(&head[8..])?,
-            newest,
-        })
+        acts.sort_unstable_by_key(|act| std::cmp::Reverse(act.position));
+        let is_valid = rest.is_empty() && !acts.is_empty();
+        let (subject, earlier) = (Subject::parse(name)?, number(&head[1..])?);
+        is_valid.then_some(Self { position, subject, acts, earlier })
     }
 }
 
@@ -183,7 +186,7 @@ mod tests {
     fn fuzz_notices() {
         bolero::check!().with_type::<(String, Vec<u8>)>().for_each(|(name, packed)| {
             if let Some(notice) = Notice::decode(name, 1, packed) {
-                assert!(!notice.actors.is_empty());
+                assert!(!notice.acts.is_empty());
             }
         });
     }

@@ -1,23 +1,33 @@
 //! The services whose change feeds this service follows, and what it asks them.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::{Duration, SystemTime},
+};
 
 use futures::{
     StreamExt as _,
+    future::try_join_all,
     stream::{self, BoxStream},
 };
 use microblog_chassis::{Peer, context::as_system, status};
-use microblog_domain::{BATCH_MAX, Stamp};
+use microblog_domain::{BATCH_MAX, IdMap, Stamp};
 use microblog_proto::{
     common::{ErrorReason, FeedPage, FeedQuery},
-    post::{self, Comment, Post, PostServicePeer},
+    post::{self, Post, PostServicePeer},
     relation::{self, RelationServicePeer},
     user::{self, UserServicePeer},
 };
 use tokio::time::timeout;
 use tonic::{Response, Status, Streaming};
 
-use crate::feed::Source;
+use crate::{
+    acts::{Comment, Text},
+    feed::Source,
+};
+
+/// How many calls of a kind run at once.
+pub(crate) const CALLS_MAX: usize = 64;
 
 /// The timeout of a response, and of the opening of a stream.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -71,8 +81,8 @@ impl Peers {
         }
     }
 
-    /// Returns the posts that exist.
-    pub(crate) async fn posts(&self, ids: Vec<u64>) -> Result<Vec<Post>, Status> {
+    /// Returns the posts that exist, with their ids.
+    pub(crate) async fn posts(&self, ids: Vec<u64>) -> Result<Vec<(u64, Text)>, Status> {
         let mut posts = Vec::with_capacity(ids.len());
         for part in ids.chunks(BATCH_MAX) {
             let mut post_ids = part.to_vec();
@@ -83,7 +93,8 @@ impl Peers {
                 if !response.unavailable_ids.is_empty() {
                     return Err(Status::unavailable("the archive is unavailable"));
                 }
-                posts.extend(response.posts);
+                let text = |post: Post| (post.id, Text::new(post.author_id, &post.entities));
+                posts.extend(response.posts.into_iter().map(text));
                 post_ids = response.remaining_ids;
             }
         }
@@ -98,7 +109,12 @@ impl Peers {
     ) -> Result<Option<Comment>, Status> {
         let request = post::GetCommentRequest { post_id, comment_id };
         match call(self.post().get_comment(request)).await {
-            Ok(response) => Ok(response.comment),
+            Ok(response) => Ok(response.comment.map(|comment| Comment {
+                id: comment.id,
+                post_id: comment.post_id,
+                replies_to: comment.in_reply_to_author_id,
+                text: Text::new(comment.author_id, &comment.entities),
+            })),
             Err(status) if status::reason_of(&status) == Some(ErrorReason::CommentNotFound) => {
                 Ok(None)
             }
@@ -117,23 +133,53 @@ impl Peers {
         Ok(named)
     }
 
-    /// Returns whether an account follows another one, and did at the time of a version.
-    pub(crate) async fn has_followed_before(
+    /// Returns which of follows are answers: the followed account followed before. A follow is the
+    /// follower, the followed account and the version.
+    pub(crate) async fn answers(
         &self,
-        follower: u64,
+        follows: Vec<(u64, u64, Stamp)>,
+    ) -> Result<HashSet<(u64, u64)>, Status> {
+        let mut by_target: IdMap<u64, Vec<(u64, Stamp)>> = IdMap::default();
+        for (follower, target, version) in follows {
+            by_target.entry(target).or_default().push((follower, version));
+        }
+        let by_target: Vec<_> = by_target.into_iter().collect();
+        let parts = by_target
+            .iter()
+            .flat_map(|(target, all)| all.chunks(BATCH_MAX).map(move |part| (*target, part)));
+        let mut answers = HashSet::new();
+        for parts in parts.collect::<Vec<_>>().chunks(CALLS_MAX) {
+            let read = parts.iter().map(|&(target, followers)| self.answers_to(target, followers));
+            answers.extend(try_join_all(read).await?.into_iter().flatten());
+        }
+        Ok(answers)
+    }
+
+    async fn answers_to(
+        &self,
         target: u64,
-        version: u64,
-    ) -> Result<bool, Status> {
+        followers: &[(u64, Stamp)],
+    ) -> Result<Vec<(u64, u64)>, Status> {
+        let mut target_ids: Vec<u64> = followers.iter().map(|(follower, _)| *follower).collect();
+        target_ids.sort_unstable();
+        target_ids.dedup();
         let request = relation::BatchGetRelationsRequest {
-            viewer_id: follower,
-            target_ids: vec![target],
+            viewer_id: target,
+            target_ids,
             include_following_since: true,
             ..Default::default()
         };
         let response = call(self.relation().batch_get_relations(request)).await?;
-        let since = response.following_since.first().and_then(|one| one.since);
-        let since = since.and_then(|since| std::time::SystemTime::try_from(since).ok());
-        Ok(since.zip(Stamp::new(version)).is_some_and(|(since, version)| since <= version.time()))
+        let since: IdMap<u64, SystemTime> = response
+            .following_since
+            .into_iter()
+            .filter_map(|one| Some((one.user_id, SystemTime::try_from(one.since?).ok()?)))
+            .collect();
+        let is_answer = |(follower, version): &&(u64, Stamp)| {
+            since.get(follower).is_some_and(|since| *since <= version.time())
+        };
+        let answers = followers.iter().filter(is_answer);
+        Ok(answers.map(|&(follower, _)| (follower, target)).collect())
     }
 }
 

@@ -9,7 +9,7 @@ use tonic::{Request, Response, Status};
 use crate::{
     error::Error,
     store::Store,
-    watch,
+    watch::{self, Update},
     wire::{self, List, Mentions},
 };
 
@@ -83,13 +83,13 @@ impl NoticeService for Rpc {
     ) -> RpcResult<Self::WatchNoticesStream> {
         let pb::WatchNoticesRequest { user_id, since_token } = request.into_inner();
         let user = user(user_id)?;
-        let since = wire::seen(user, "since_token", &since_token)?;
+        let since = wire::since(user, &since_token)?;
         chassis::context::watch()?;
-        let notices = watch::watch(self.store.clone(), user, since.map(|(_, position)| position));
-        let message = move |found: crate::store::Notices| pb::WatchNoticesResponse {
-            since_token: wire::seen_token(user, &wire::all_kinds(), found.top),
-            notices: found.notices.into_iter().map(wire::encode).collect(),
+        let updates = watch::watch(self.store.clone(), user, since);
+        let message = move |update: Update| pb::WatchNoticesResponse {
+            since_token: wire::seen_token(user, &wire::all_kinds(), update.token),
+            notices: update.notices.iter().map(|one| wire::encode(one, update.since)).collect(),
         };
-        Ok(Response::new(notices.map_ok(message).map_err(Status::from).boxed()))
+        Ok(Response::new(updates.map_ok(message).map_err(Status::from).boxed()))
     }
 }

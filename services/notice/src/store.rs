@@ -3,11 +3,14 @@
 use std::time::Duration;
 
 use microblog_domain::{PostId, UserId};
-use microblog_keyspace::{self as keyspace, Batch, Call, Error, Keyspace, Library, decode};
+use microblog_keyspace::{
+    self as keyspace, Batch, Call, Error, Keyspace, Library, decode,
+    redis::{Value, cmd},
+};
 use microblog_proto::{common::FeedPosition, notice::NoticeKind};
 
 use crate::{
-    acts::{Change, What},
+    acts::{AccountChanges, Change, What},
     feed::Source,
     keys,
     notice::{KINDS, Notice},
@@ -19,7 +22,7 @@ const LIBRARY: Library = Library {
     source: concat!(include_str!("functions.lua"), include_str!("functions/feeds.lua")),
 };
 
-/// The most changes of an account that are applied in one step, which takes about a millisecond.
+/// The most changes of an account that are applied in one step.
 const CHANGES_MAX: usize = 200;
 
 /// Which notices to list.
@@ -42,10 +45,22 @@ pub(crate) struct Query {
 pub(crate) struct Notices {
     /// The position of the newest act of all notices; 0 if there was none.
     pub(crate) top: u64,
+    /// Up to which position notices of the kinds are marked as seen, in the order of the kinds.
+    pub(crate) seen: Vec<(NoticeKind, u64)>,
     /// The notices, newest first.
     pub(crate) notices: Vec<Notice>,
     /// The position below which the list continues; `None` at its end.
     pub(crate) next: Option<u64>,
+}
+
+/// How far a change feed was read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Progress {
+    /// The position; `None` before its start.
+    pub(crate) position: Option<FeedPosition>,
+    /// When it was read anew, in milliseconds since 1970; 0 if never. Numbers of changes are comparable
+    /// within a generation.
+    pub(crate) generation: u64,
 }
 
 /// The notice service's Redis store.
@@ -65,14 +80,20 @@ impl Store {
         self.keyspace.ready().await.is_ok()
     }
 
-    /// Applies changes to the notices of accounts, those of each account in their order. Idempotent.
-    pub(crate) async fn apply(&self, changes: &[(UserId, Vec<Change>)]) -> Result<(), Error> {
-        let most = changes.iter().map(|(_, changes)| changes.len()).max().unwrap_or_default();
+    /// Applies changes of a feed to the notices of accounts, those of each account in their order.
+    /// Changes that were applied before have no effect.
+    pub(crate) async fn apply(
+        &self,
+        source: Source,
+        generation: u64,
+        accounts: &[AccountChanges],
+    ) -> Result<(), Error> {
+        let most = accounts.iter().map(|(_, changes)| changes.len()).max().unwrap_or_default();
         for round in 0..most.div_ceil(CHANGES_MAX) {
             let mut batch = Batch::new();
-            for (user, changes) in changes {
+            for (user, changes) in accounts {
                 if let Some(part) = changes.chunks(CHANGES_MAX).nth(round) {
-                    batch.call(user.partition(), apply(*user, part));
+                    batch.call(user.partition(), apply(source, generation, *user, part));
                 }
             }
             for reply in self.keyspace.send(batch).await? {
@@ -93,7 +114,9 @@ impl Store {
             .arg(query.above)
             .arg(query.count)
             .arg(u8::from(query.unseen));
-        let (top, found): (u64, Vec<(String, u64, Vec<u8>)>) = self.listed(call).await?;
+        let (top, seen, values): (u64, Vec<u64>, Vec<Value>) = self.keyspace.call(call).await?;
+        let found = entries(values)?;
+        let seen = ordered(&query.kinds).map(|(kind, _)| kind).zip(seen).collect();
         let next = found.last().filter(|_| found.len() == query.count);
         let next = next.map(|&(_, position, _)| position);
         let decoded = |(name, position, packed): (String, u64, Vec<u8>)| {
@@ -103,25 +126,13 @@ impl Store {
             }
             notice
         };
-        Ok(Notices { top, notices: found.into_iter().filter_map(decoded).collect(), next })
-    }
-
-    async fn listed(&self, call: Call) -> Result<(u64, Vec<(String, u64, Vec<u8>)>), Error> {
-        let reply: Vec<keyspace::redis::Value> = self.keyspace.call(call).await?;
-        let mut values = reply.into_iter();
-        let malformed = || Error::Malformed("list of notices".into());
-        let top = decode(values.next().ok_or_else(malformed)?)?;
-        let mut found = Vec::with_capacity(values.len() / 3);
-        while let Some(name) = values.next() {
-            let (position, packed) = values.next().zip(values.next()).ok_or_else(malformed)?;
-            found.push((decode(name)?, decode(position)?, decode(packed)?));
-        }
-        Ok((top, found))
+        let notices = found.into_iter().filter_map(decoded).collect();
+        Ok(Notices { top, seen, notices, next })
     }
 
     /// Returns the position of the newest act of an account's notices; 0 if there is none.
     pub(crate) async fn top(&self, user: UserId) -> Result<u64, Error> {
-        let mut command = keyspace::redis::cmd("HGET");
+        let mut command = cmd("HGET");
         let top: Option<u64> =
             self.keyspace.query(command.arg(keys::notices(user)).arg("top").take()).await?;
         Ok(top.unwrap_or_default())
@@ -146,7 +157,7 @@ impl Store {
         below: Option<PostId>,
         count: usize,
     ) -> Result<Vec<u64>, Error> {
-        let mut command = keyspace::redis::cmd("ZRANGE");
+        let mut command = cmd("ZRANGE");
         let below = below.map_or_else(|| "+inf".to_owned(), |below| format!("({below}"));
         command.arg(keys::mentions(user)).arg(below).arg("-inf").arg("BYSCORE").arg("REV");
         self.keyspace.query(command.arg("LIMIT").arg(0).arg(count).take()).await
@@ -162,58 +173,74 @@ impl Store {
         self.keyspace.call(call).await
     }
 
-    /// Claims a change feed for a time, or renews the claim. Returns the position, if there is one;
-    /// or `None` if another process follows the feed.
+    /// Claims a change feed for a time, or renews the claim. Returns how far it was read; `None` if
+    /// another process follows it.
     pub(crate) async fn claim_feed(
         &self,
         source: Source,
         holder: &str,
         time: Duration,
-    ) -> Result<Option<Option<FeedPosition>>, Error> {
+    ) -> Result<Option<Progress>, Error> {
         let call = Call::new("note_claim_feed")
             .key(keys::feed(source))
             .arg(holder)
             .arg(time.as_millis() as u64);
-        let (is_claimed, sequence, token): (u8, u64, u64) = self.keyspace.call(call).await?;
+        let (is_claimed, sequence, token, generation): (u8, u64, u64, u64) =
+            self.keyspace.call(call).await?;
         let position = (token != 0).then_some(FeedPosition { sequence, token });
-        Ok((is_claimed == 1).then_some(position))
+        Ok((is_claimed == 1).then_some(Progress { position, generation }))
     }
 
-    /// Sets the position in a change feed. Returns whether this process still follows it.
+    /// Sets how far a change feed was read. Returns whether this process still follows it.
     pub(crate) async fn advance_feed(
         &self,
         source: Source,
         holder: &str,
-        position: FeedPosition,
+        Progress { position, generation }: Progress,
     ) -> Result<bool, Error> {
+        let position = position.unwrap_or_default();
         let call = Call::new("note_advance_feed")
             .key(keys::feed(source))
             .arg(holder)
             .arg(position.sequence)
-            .arg(position.token);
+            .arg(position.token)
+            .arg(generation);
         Ok(self.keyspace.call::<u8>(call).await? == 1)
     }
 }
 
-fn apply(user: UserId, changes: &[Change]) -> Call {
-    let call = Call::new("note_apply").keys([
-        keys::notices(user),
-        keys::order(user),
-        keys::mentions(user),
-    ]);
+fn apply(source: Source, generation: u64, user: UserId, changes: &[Change]) -> Call {
+    let keys = [keys::notices(user), keys::order(user), keys::mentions(user)];
+    let call = Call::new("note_apply").keys(keys).arg(source.name()).arg(generation);
     changes.iter().fold(call, |call, change| {
         let (what, name) = match change.what {
             What::Begin(subject) => ("begin", subject.to_string()),
             What::Undo(subject) => ("undo", subject.to_string()),
             What::Follow(subject) => ("follow", subject.to_string()),
-            What::Unfollow => ("unfollow", String::new()),
             What::Mention(subject) => ("mention", subject.to_string()),
         };
-        call.arg(what).arg(name).arg(change.id).arg(change.actor).arg(change.version.get())
+        let call = call.arg(change.number).arg(what).arg(name).arg(change.id);
+        call.arg(change.actor).arg(change.version.get())
     })
 }
 
+/// Returns name, position and encoded notice of each entry of a list.
+fn entries(values: Vec<Value>) -> Result<Vec<(String, u64, Vec<u8>)>, Error> {
+    let (entries, rest) = values.as_chunks::<3>();
+    if !rest.is_empty() {
+        return Err(Error::Malformed("list of notices".into()));
+    }
+    let entry = |[name, position, packed]: &[Value; 3]| {
+        Ok((decode(name.clone())?, decode(position.clone())?, decode(packed.clone())?))
+    };
+    entries.iter().map(entry).collect()
+}
+
+/// Returns kinds with their letters, in the order of [`KINDS`].
+fn ordered(kinds: &[NoticeKind]) -> impl Iterator<Item = (NoticeKind, char)> {
+    KINDS.into_iter().filter(|(kind, _)| kinds.contains(kind))
+}
+
 fn letters(kinds: &[NoticeKind]) -> String {
-    let is_asked = |(kind, _): &&(NoticeKind, char)| kinds.contains(kind);
-    KINDS.iter().filter(is_asked).map(|(_, letter)| letter).collect()
+    ordered(kinds).map(|(_, letter)| letter).collect()
 }

@@ -1,11 +1,13 @@
 //! Conversion between wire types and domain types, with validation of requests.
 
-use microblog_domain::{CommentId, Fields as _, Invalid, PageSize, PostId, Scope, UserId};
+use microblog_domain::{
+    CommentId, Fields as _, Invalid, PageSize, PostId, Scope, TokenError, UserId,
+};
 use microblog_proto::notice::{self as pb, NoticeKind};
 
 use crate::{
     error::Error,
-    notice::{KINDS, Notice},
+    notice::{Act, KINDS, Notice},
     store::{Notices, Query},
 };
 
@@ -39,8 +41,12 @@ impl List {
         } else {
             String::new()
         };
+        let seen = |kind| {
+            found.seen.iter().find(|(other, _)| *other == kind).map_or(0, |&(_, position)| position)
+        };
+        let encoded = |notice: &Notice| encode(notice, seen(notice.subject.kind()));
         pb::ListNoticesResponse {
-            notices: found.notices.into_iter().map(encode).collect(),
+            notices: found.notices.iter().map(encoded).collect(),
             next_page_token: next.unwrap_or_default(),
             seen_token,
         }
@@ -77,6 +83,16 @@ impl Mentions {
     }
 }
 
+/// Decodes the token of WatchNotices: the position of the newest act. `None` without one.
+pub(crate) fn since(user: UserId, text: &str) -> Result<Option<u64>, Error> {
+    match seen(user, "since_token", text)? {
+        Some((kinds, _)) if kinds.len() < KINDS.len() => {
+            Err(Error::Token { field: "since_token", error: TokenError::Mismatch })
+        }
+        seen => Ok(seen.map(|(_, position)| position)),
+    }
+}
+
 /// Decodes the token of MarkSeen: the kinds, and the position of the newest act. `None` without one.
 pub(crate) fn seen(
     user: UserId,
@@ -100,16 +116,20 @@ fn seen_scope(user: UserId) -> Scope {
     Scope::new("MarkSeen").with(user.get())
 }
 
-/// Encodes a notice.
-pub(crate) fn encode(notice: Notice) -> pb::Notice {
+/// Encodes a notice, of which acts above a position are new.
+pub(crate) fn encode(notice: &Notice, seen: u64) -> pb::Notice {
     let (post, comment) = notice.subject.ids();
+    let act = |act: &Act| pb::Act {
+        actor_id: act.actor.get(),
+        is_new: act.position > seen,
+        since: Some(act.version.time().into()),
+    };
     pb::Notice {
         kind: notice.subject.kind().into(),
-        actor_ids: notice.actors.into_iter().map(UserId::get).collect(),
+        acts: notice.acts.iter().map(act).collect(),
         earlier: notice.earlier,
         post_id: post.map_or(0, PostId::get),
         comment_id: comment.map_or(0, CommentId::get),
-        since: Some(notice.newest.time().into()),
     }
 }
 
@@ -120,6 +140,10 @@ pub(crate) fn all_kinds() -> Vec<NoticeKind> {
 
 /// Decodes the field `kinds`: empty for all.
 fn kinds(numbers: &[i32]) -> Result<Vec<NoticeKind>, Invalid> {
+    if numbers.len() > KINDS.len() {
+        let problem = format!("must have at most {} items, has {}", KINDS.len(), numbers.len());
+        return Err(Invalid::new("kinds", problem));
+    }
     let is_unknown = |number: &i32| KINDS.iter().all(|(kind, _)| i32::from(*kind) != *number);
     if let Some(index) = numbers.iter().position(is_unknown) {
         return Err(Invalid::new(format!("kinds[{index}]"), "is not a kind of notices"));
@@ -136,9 +160,6 @@ fn bit(kind: NoticeKind) -> u64 {
     1 << (kind as u64)
 }
 
-fn token<T>(
-    field: &'static str,
-    read: Result<T, microblog_domain::TokenError>,
-) -> Result<T, Error> {
+fn token<T>(field: &'static str, read: Result<T, TokenError>) -> Result<T, Error> {
     read.map_err(|error| Error::Token { field, error })
 }

@@ -5,13 +5,16 @@ use std::{
     fmt::Debug,
 };
 
-use microblog_proto::gateway::RootState;
+use microblog_proto::{gateway::RootState, notice::NoticeKind};
 
 use super::{
     read_back::{Account, Post, World},
     record,
 };
 use crate::model::{Loss, Model, State, Subject, present};
+
+/// Up to how many acts the count of a notice is exact.
+const EXACT: u64 = 20;
 
 /// What a comparison has found.
 #[derive(Default)]
@@ -28,6 +31,7 @@ impl Findings {
         world: &World,
         recorded: Option<&BTreeSet<String>>,
         losses: &[Loss],
+        with_notices: bool,
     ) -> Self {
         let mut findings = Self { violations: model.anomalies(losses), ..Self::default() };
         findings.equal("ids that were issued twice", &model.repeated_ids(), &Vec::new());
@@ -45,6 +49,9 @@ impl Findings {
             findings.recorded(recorded, &record::shown(world));
         }
         for account in world.accounts.values() {
+            if with_notices {
+                findings.notices(model, account, world);
+            }
             findings.lists(model, account, world);
             findings.home(account, world);
         }
@@ -204,15 +211,66 @@ impl Findings {
         }
     }
 
+    /// The account has notices of what visible accounts did, and no others. All of them are unread.
+    fn notices(&mut self, model: &Model, account: &Account, world: &World) {
+        let hidden = hidden_from(account, world);
+        let is_visible = |id: &u64| *id != account.id && !hidden.contains(id);
+        let mut expected = BTreeMap::new();
+        let mut add = |kind: NoticeKind, post: u64, comment: u64, acts: usize| {
+            if acts > 0 {
+                expected.insert((kind as i32, post, comment), acts as u64);
+            }
+        };
+        let followers = account.followers.iter().filter(|id| is_visible(id)).count();
+        add(NoticeKind::Follow, 0, 0, followers);
+        for post in &account.posts {
+            let likers = post.likers.iter().filter(|id| is_visible(id)).count();
+            add(NoticeKind::Like, post.id, 0, likers);
+            let reposts =
+                all_posts(world).filter(|(by, of)| of.root_id == post.id && is_visible(by));
+            // A repost has reposts of its own, which are not told apart here.
+            add(
+                NoticeKind::Repost,
+                post.id,
+                0,
+                if post.root_id == 0 { reposts.count() } else { 0 },
+            );
+            for (id, text) in &post.comments {
+                let is_shown = model.commenters.get(text).is_some_and(is_visible);
+                add(NoticeKind::Comment, post.id, *id, usize::from(is_shown));
+            }
+        }
+        let is_repost =
+            |id: u64| account.posts.iter().any(|post| post.id == id && post.root_id != 0);
+        let mut found = BTreeMap::new();
+        for notice in &account.notices {
+            let post = notice.post.as_ref().and_then(|viewed| viewed.post.as_ref());
+            let post = post.map_or(0, |post| post.id);
+            let comment = notice.comment.as_ref().and_then(|viewed| viewed.comment.as_ref());
+            // Which of two follows came first does not matter here, nor does the day.
+            let kind = match notice.kind() {
+                NoticeKind::Mutual => NoticeKind::Follow,
+                kind => kind,
+            };
+            if kind != NoticeKind::Repost || !is_repost(post) {
+                let subject = (kind as i32, post, comment.map_or(0, |comment| comment.id));
+                *found.entry(subject).or_default() += notice.count;
+            }
+        }
+        // Beyond the newest 20 acts, a count is not exact.
+        let cap = |counts: &mut BTreeMap<_, u64>| {
+            counts.values_mut().for_each(|count| *count = (*count).min(EXACT));
+        };
+        cap(&mut found);
+        cap(&mut expected);
+        self.equal(&format!("the notices of {}", account.id), &found, &expected);
+        let unread = account.notices.len() as u64;
+        self.equal(&format!("the unread notices of {}", account.id), &account.unread, &unread);
+    }
+
     /// The home timeline has each post of the account and of those it follows once, and no other.
     fn home(&mut self, account: &Account, world: &World) {
-        let hidden: BTreeSet<u64> = account.blocks.iter().chain(&account.mutes).copied().collect();
-        let blocked_by = world
-            .accounts
-            .values()
-            .filter(|other| other.blocks.contains(&account.id))
-            .map(|it| it.id);
-        let hidden: BTreeSet<u64> = hidden.into_iter().chain(blocked_by).collect();
+        let hidden = hidden_from(account, world);
         let shown: BTreeSet<u64> = account.following.iter().copied().chain([account.id]).collect();
         let authors: BTreeMap<u64, u64> =
             all_posts(world).map(|(author, post)| (post.id, author)).collect();
@@ -232,6 +290,13 @@ impl Findings {
         found.sort_unstable();
         self.equal(&format!("the home timeline of {}", account.id), &found, &expected);
     }
+}
+
+/// Returns the accounts whose posts and acts an account does not see.
+fn hidden_from(account: &Account, world: &World) -> BTreeSet<u64> {
+    let others = world.accounts.values();
+    let blocked_by = others.filter(|other| other.blocks.contains(&account.id)).map(|it| it.id);
+    account.blocks.iter().chain(&account.mutes).copied().chain(blocked_by).collect()
 }
 
 fn all_posts(world: &World) -> impl Iterator<Item = (u64, &Post)> {

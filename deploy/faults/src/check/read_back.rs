@@ -11,9 +11,10 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use microblog_local::remote;
 use microblog_proto::{
     gateway::{
-        ListedUser, LoginRequest, RootState, UserRef, ViewBlocksRequest, ViewCommentsRequest,
-        ViewFollowersRequest, ViewFollowingRequest, ViewHomeRequest, ViewLikersRequest,
-        ViewMutesRequest, ViewPostRequest, ViewUserRequest, ViewUserTimelineRequest, ViewedPost,
+        CountUnreadRequest, ListedUser, LoginRequest, RootState, UserRef, ViewBlocksRequest,
+        ViewCommentsRequest, ViewFollowersRequest, ViewFollowingRequest, ViewHomeRequest,
+        ViewLikersRequest, ViewMutesRequest, ViewNoticesRequest, ViewPostRequest, ViewUserRequest,
+        ViewUserTimelineRequest, ViewedNotice, ViewedPost,
         gateway_service_client::GatewayServiceClient, user_ref::Ref,
     },
     relation::Counts,
@@ -45,6 +46,10 @@ pub(super) struct Account {
     pub(super) posts: Vec<Post>,
     /// The posts of its home timeline.
     pub(super) home: Vec<u64>,
+    /// Its notices, if they are checked.
+    pub(super) notices: Vec<ViewedNotice>,
+    /// How many of its notices are unread.
+    pub(super) unread: u64,
 }
 
 /// A post with its lists.
@@ -71,14 +76,14 @@ pub(super) struct World {
 
 impl World {
     /// Reads all accounts that the model may have.
-    pub(super) async fn read(gateway: &str, model: &Model) -> Result<Self> {
+    pub(super) async fn read(gateway: &str, model: &Model, with_notices: bool) -> Result<Self> {
         let gateway = GatewayServiceClient::new(remote::channel(gateway)?);
         let names = model.subjects().filter_map(|subject| match subject {
             Subject::Account(name) => Some(name.clone()),
             _ => None,
         });
         let names: BTreeSet<String> = names.collect();
-        let accounts = stream::iter(names).map(|name| account(gateway.clone(), name));
+        let accounts = stream::iter(names).map(|name| account(gateway.clone(), name, with_notices));
         let accounts: Vec<_> = accounts.buffer_unordered(CONCURRENT).try_collect().await?;
         let ids: Vec<u64> = model.posts.values().map(|post| post.id).collect();
         let posts = stream::iter(ids).map(|id| readable(gateway.clone(), id));
@@ -102,7 +107,11 @@ async fn readable(gateway: Gateway, post_id: u64) -> Result<Option<u64>> {
     }
 }
 
-async fn account(gateway: Gateway, name: String) -> Result<Option<(String, Account)>> {
+async fn account(
+    gateway: Gateway,
+    name: String,
+    with_notices: bool,
+) -> Result<Option<(String, Account)>> {
     let request = ViewUserRequest { user: by_name(&name) };
     let call = || {
         let (mut gateway, request) = (gateway.clone(), request.clone());
@@ -143,7 +152,11 @@ async fn account(gateway: Gateway, name: String) -> Result<Option<(String, Accou
         let posts = page.posts.into_iter().filter_map(|viewed| viewed.post);
         Ok((posts.map(|post| post.id).collect(), page.next_page_token))
     });
+    let (notices, unread) =
+        if with_notices { notices(&gateway, &token).await? } else { (Vec::new(), 0) };
     let account = Account {
+        notices,
+        unread,
         id: user.id,
         bio: user.bio,
         counts,
@@ -156,6 +169,24 @@ async fn account(gateway: Gateway, name: String) -> Result<Option<(String, Accou
         home: home.await?,
     };
     Ok(Some((name, account)))
+}
+
+/// Returns the notices of an account, and how many are unread.
+async fn notices(gateway: &Gateway, token: &str) -> Result<(Vec<ViewedNotice>, u64)> {
+    let notices = pages("ViewNotices", async |page_token| {
+        let request = ViewNoticesRequest { page_size: PAGE, page_token, ..Default::default() };
+        let page = gateway.clone().view_notices(as_viewer(token, request)?).await?.into_inner();
+        Ok((page.notices, page.next_page_token))
+    });
+    let notices = notices.await?;
+    let count = || {
+        let (mut gateway, request) =
+            (gateway.clone(), as_viewer(token, CountUnreadRequest::default()));
+        async move { gateway.count_unread(request?).await }
+    };
+    let counts = remote::retry(count).await.map_err(|status| failed("CountUnread", &status))?;
+    let counts = counts.into_inner().counts;
+    Ok((notices, counts.into_iter().map(|unread| u64::from(unread.count)).sum()))
 }
 
 async fn posts(gateway: &Gateway, name: &str) -> Result<Vec<Post>> {

@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// The servers that call others.
-const CALLS: [(&str, &str); 7] = [
+const CALLS: [(&str, &str); 10] = [
     ("gateway", "user"),
     ("gateway", "relation"),
     ("gateway", "post"),
@@ -18,8 +18,11 @@ const CALLS: [(&str, &str); 7] = [
     ("post", "timeline"),
     ("timeline", "relation"),
     ("timeline", "post"),
+    ("notice", "user"),
+    ("notice", "relation"),
+    ("notice", "post"),
 ];
-const SERVICES: [&str; 4] = ["user", "relation", "post", "timeline"];
+const SERVICES: [&str; 5] = ["user", "relation", "post", "timeline", "notice"];
 
 /// Returns the faults between servers.
 pub(super) fn between_servers() -> Vec<Fault> {
@@ -85,6 +88,8 @@ async fn impaired(
     let waiting = match (caller, callee) {
         (Some("post"), "timeline") => Some(waiting::deliveries(trial).await),
         (Some("timeline"), "relation") => Some(waiting::jobs(trial).await),
+        (Some("notice"), "redis") => Some(waiting::notices(trial, "post").await),
+        (Some("notice"), service) => Some(waiting::notices(trial, service).await),
         _ if passage == Passage::Delayed => None,
         _ => {
             trial.load.unknown(1, since).await;

@@ -32,9 +32,14 @@ pub(super) fn all() -> Vec<Fault> {
         "microblog-relation",
         "microblog-post",
         "microblog-timeline",
+        "microblog-notice",
     ] {
         let service = program.trim_start_matches("microblog-");
-        let bites = if service == "timeline" { "posts wait for delivery" } else { "failed calls" };
+        let bites = match service {
+            "timeline" => "posts wait for delivery",
+            "notice" => "changes wait",
+            _ => "failed calls",
+        };
         faults.push(Fault::new(
             format!("{service}-killed"),
             format!("all replicas of {service} are killed (SIGKILL), and start again"),
@@ -49,7 +54,8 @@ pub(super) fn all() -> Vec<Fault> {
             five(),
             move |trial| Box::pin(frozen(trial, program)),
         ));
-        if service == "gateway" {
+        // The load has no calls of the notice service, which a replica must have had.
+        if matches!(service, "gateway" | "notice") {
             continue;
         }
         faults.push(Fault::new(
@@ -261,6 +267,8 @@ async fn mixed(trial: &mut Trial, other_programs: &Path) -> Result<Bite> {
 async fn missed(trial: &Trial, program: &str, since: usize) -> String {
     if program == "microblog-timeline" {
         return waiting::deliveries(trial).await;
+    } else if program == "microblog-notice" {
+        return waiting::notices(trial, "post").await;
     }
     trial.load.unknown(FAILED, since).await;
     format!("{} unknown outcomes", trial.load.shared.log.unknown(since))

@@ -32,6 +32,15 @@ pub(super) async fn jobs(trial: &Trial) -> String {
     format!("{count} jobs that wait")
 }
 
+/// Waits until changes of a service wait for the notice service: its position in their feed stays.
+pub(super) async fn notices(trial: &Trial, service: &str) -> String {
+    let read = async |connection: &mut MultiplexedConnection, feed: &str| {
+        cmd("HMGET").arg(feed).arg("sequence").query_async(connection).await
+    };
+    staying(trial, &format!("note:*:feed:{service}"), read).await;
+    format!("changes of {service} that wait")
+}
+
 /// Waits until entries of some keys stay for a while. Returns their number.
 async fn staying<R>(trial: &Trial, keys: &str, read: R) -> usize
 where

@@ -21,6 +21,56 @@ async fn one_process_follows_a_feed_and_another_takes_over() {
 }
 
 #[tokio::test]
+async fn a_feed_has_one_follower_until_its_claim_ends() {
+    let mut system = System::start(Topology::Single).await;
+    let [ann, bob] = [1, 2].map(id);
+    let holders = async |system: &System| {
+        let mut holders = Vec::new();
+        for key in FEEDS {
+            let fields: Vec<Option<String>> = system.command(&["HMGET", key, "holder"]).await;
+            holders.extend(fields);
+        }
+        holders
+    };
+    let first = holders(&system).await;
+    let other = system.replica().await;
+    let post = system.publish(ann, "post").await;
+    system.like(bob, post).await;
+    system.has(ann, &[(NoticeKind::Like, vec![bob], 0, post, 0)]).await;
+    assert_eq!(holders(&system).await, first);
+    // The first one ends without a word.
+    let comment = system.comment(bob, post, 0, "hi").await;
+    system.abort().await;
+    eventually("the other one follows all feeds", PATIENCE, async || {
+        holders(&system).await.iter().zip(&first).all(|(now, before)| now != before)
+    })
+    .await;
+    other.abort();
+    system.release_claims().await;
+    system.restart().await;
+    let both = [
+        (NoticeKind::Comment, vec![bob], 0, post, comment),
+        (NoticeKind::Like, vec![bob], 0, post, 0),
+    ];
+    system.has(ann, &both).await;
+}
+
+#[tokio::test]
+async fn a_damaged_notice_is_replaced() {
+    let system = System::start(Topology::Single).await;
+    let [ann, bob] = [1, 2].map(id);
+    let post = system.publish(ann, "post").await;
+    system.like(bob, post).await;
+    system.has(ann, &[(NoticeKind::Like, vec![bob], 0, post, 0)]).await;
+    let key = format!("note:{{{}}}:notices:{ann}", (ann >> 2) % 1024);
+    let name = format!("l{post}");
+    let _: u64 = system.command(&["HSET", &key, &name, "damaged"]).await;
+    assert!(system.notices(ann).await.is_empty());
+    system.like(id(3), post).await;
+    system.has(ann, &[(NoticeKind::Like, vec![id(3)], 0, post, 0)]).await;
+}
+
+#[tokio::test]
 async fn a_position_that_has_ended_continues_at_the_start() {
     let mut system = System::start(Topology::Single).await;
     let [ann, bob] = [1, 2].map(id);

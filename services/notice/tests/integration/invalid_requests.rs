@@ -19,6 +19,7 @@ async fn invalid_fields_are_named() {
     assert_invalid_field(client.list_notices(list(0, &[], 0)).await, "user_id");
     assert_invalid_field(client.list_notices(list(1, &[1, 9], 0)).await, "kinds[1]");
     assert_invalid_field(client.list_notices(list(1, &[0], 0)).await, "kinds[0]");
+    assert_invalid_field(client.list_notices(list(1, &[1; 8], 0)).await, "kinds");
     assert_invalid_field(client.list_notices(list(1, &[], -1)).await, "page_size");
     let mentions = pb::ListMentionsRequest::default();
     assert_invalid_field(client.list_mentions(mentions).await, "user_id");

@@ -16,6 +16,7 @@ const ACTS: usize = 60;
 /// What an account does, and what of it is left.
 #[derive(Default)]
 struct Acts {
+    /// Also those that have ended.
     follows: BTreeSet<u64>,
     likes: BTreeSet<u64>,
     /// The reposted post of each repost.
@@ -34,10 +35,7 @@ async fn act(system: &System, actor: u64, posts: &[u64], seed: u64) -> Acts {
                 system.follow(actor, target).await;
                 acts.follows.insert(target);
             }
-            2 if target != actor => {
-                system.unfollow(actor, target).await;
-                acts.follows.remove(&target);
-            }
+            2 if target != actor => system.unfollow(actor, target).await,
             3..=5 => {
                 system.like(actor, post).await;
                 acts.likes.insert(post);

@@ -5,7 +5,7 @@ use microblog_testkit::Topology;
 use tokio::time::timeout;
 use tonic::Streaming;
 
-use crate::support::{PATIENCE, System, id};
+use crate::support::{PATIENCE, System, actors, id};
 
 async fn watch(
     system: &System,
@@ -33,7 +33,9 @@ async fn new_notices_are_sent_and_a_stream_resumes_without_a_gap() {
     system.like(cleo, post).await;
     let second = next(&mut stream).await;
     assert_eq!(second.notices.len(), 1);
-    assert_eq!(second.notices[0].actor_ids, [cleo, bob]);
+    assert_eq!(actors(&second.notices[0]), [cleo, bob]);
+    let is_new = |notice: &pb::Notice| notice.acts.iter().map(|act| act.is_new).collect::<Vec<_>>();
+    assert_eq!(is_new(&second.notices[0]), [true, false]);
     drop(stream);
     system.follow(bob, ann).await;
     system.settle(&[ann, bob]).await;
@@ -57,4 +59,36 @@ async fn new_notices_are_sent_and_a_stream_resumes_without_a_gap() {
     let request = pb::MarkSeenRequest { user_id: ann, token: fourth.since_token };
     system.client.clone().mark_seen(request).await.unwrap();
     assert!(system.page(ann, &[], true).await.notices.is_empty());
+}
+
+#[tokio::test]
+async fn many_new_notices_take_several_messages_of_which_the_last_has_the_token() {
+    let system = System::start(Topology::Single).await;
+    let [ann, bob] = [1, 2].map(id);
+    let post = system.publish(ann, "post").await;
+    system.settle(&[ann]).await;
+    let before = system.page(ann, &[], false).await.seen_token;
+    let mut comments = Vec::new();
+    for _ in 0..230 {
+        comments.push(system.comment(bob, post, 0, "hi").await);
+    }
+    system.settle(&[ann]).await;
+    let mut stream = watch(&system, ann, &before).await;
+    let (first, second) = (next(&mut stream).await, next(&mut stream).await);
+    assert_eq!((first.notices.len(), second.notices.len()), (200, 30));
+    // Interrupted after the first one, a stream sends all again.
+    let mut again = watch(&system, ann, &first.since_token).await;
+    assert_eq!(next(&mut again).await.notices, first.notices);
+    let mut found: Vec<_> =
+        [first.notices, second.notices].concat().iter().map(|notice| notice.comment_id).collect();
+    found.reverse();
+    assert_eq!(found, comments);
+    let mut stream = watch(&system, ann, &second.since_token).await;
+    assert!(next(&mut stream).await.notices.is_empty());
+    // The token of some kinds is none of all.
+    let some = system.page(ann, &[NoticeKind::Like], false).await.seen_token;
+    let request = pb::WatchNoticesRequest { user_id: ann, since_token: some };
+    let status = system.client.clone().watch_notices(request).await.unwrap_err();
+    let reason = microblog_chassis::status::reason_of(&status);
+    assert_eq!(reason, Some(microblog_proto::common::ErrorReason::PageTokenMismatch));
 }

@@ -22,8 +22,11 @@ use microblog_proto::{
     relation::{self, relation_service_client::RelationServiceClient},
     user::{self, user_service_client::UserServiceClient},
 };
-use microblog_testkit::{Files, Store as Redis, Topology, eventually};
-use tokio::task::JoinHandle;
+use microblog_testkit::{Files, Store as Redis, Topology, at_daytime, eventually};
+use tokio::{
+    task::JoinHandle,
+    time::{Duration, Instant, sleep},
+};
 use tonic::{
     Status,
     transport::{Channel, Endpoint},
@@ -31,6 +34,8 @@ use tonic::{
 use uuid::Uuid;
 
 pub(crate) use microblog_testkit::PATIENCE;
+
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 pub(crate) type Client = NoticeServiceClient<Channel>;
 
@@ -107,6 +112,7 @@ pub(crate) struct System {
 impl System {
     /// Starts a system, and waits until the change feeds are followed.
     pub(crate) async fn start(topology: Topology) -> Self {
+        at_daytime().await;
         let (followed, redis) = (Followed::start().await, Redis::start(topology).await);
         let system = Self::on(followed, redis).await;
         system.is_followed().await;
@@ -129,12 +135,17 @@ impl System {
         self.replica = Some(replica);
     }
 
-    /// Ends the service at whatever it does.
+    /// Ends the service at whatever it does. Its claims end, too.
     pub(crate) async fn stop(&mut self) {
+        self.abort().await;
+        self.release_claims().await;
+    }
+
+    /// Ends the service at whatever it does.
+    pub(crate) async fn abort(&mut self) {
         if let Some(replica) = self.replica.take() {
             replica.abort();
             let _ = replica.await;
-            self.release_claims().await;
         }
     }
 
@@ -153,7 +164,7 @@ impl System {
     /// Waits until each feed has a position.
     pub(crate) async fn is_followed(&self) {
         eventually("the feeds are followed", PATIENCE, async || {
-            self.positions().await.iter().all(|[sequence, _]| !sequence.is_empty())
+            self.positions().await.iter().all(|[sequence, _]| !["", "0"].contains(&&**sequence))
         })
         .await;
     }
@@ -204,10 +215,12 @@ impl System {
 
     /// Waits until an account's notices are these: kind, accounts, post and comment, newest first.
     pub(crate) async fn has(&self, user_id: u64, expected: &[Shown]) {
-        eventually("the notices are as expected", PATIENCE, async || {
-            self.shown(user_id).await == expected
-        })
-        .await;
+        let deadline = Instant::now() + PATIENCE;
+        while self.shown(user_id).await != expected && Instant::now() < deadline {
+            sleep(POLL_INTERVAL).await;
+        }
+        let positions = self.positions().await;
+        assert_eq!(self.shown(user_id).await, expected, "{positions:?}");
     }
 
     /// Returns an account's notices.
@@ -235,7 +248,7 @@ impl System {
         eventually("the changes are applied", PATIENCE, async || {
             let follows = self.notices(target).await;
             !self.notices(own).await.is_empty()
-                && follows.iter().any(|follows| follows.actor_ids.contains(&own))
+                && follows.iter().any(|follows| actors(follows).contains(&own))
         })
         .await;
     }
@@ -311,8 +324,12 @@ impl System {
 pub(crate) type Shown = (NoticeKind, Vec<u64>, u64, u64, u64);
 
 pub(crate) fn shown(notice: &pb::Notice) -> Shown {
-    let pb::Notice { actor_ids, earlier, post_id, comment_id, .. } = notice;
-    (notice.kind(), actor_ids.clone(), *earlier, *post_id, *comment_id)
+    (notice.kind(), actors(notice), notice.earlier, notice.post_id, notice.comment_id)
+}
+
+/// Returns the accounts of a notice's newest acts.
+pub(crate) fn actors(notice: &pb::Notice) -> Vec<u64> {
+    notice.acts.iter().map(|act| act.actor_id).collect()
 }
 
 /// The keys of the positions in the feeds of user, relation and post.

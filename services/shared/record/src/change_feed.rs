@@ -41,9 +41,10 @@ pub(crate) struct FeedRow {
 }
 
 impl FeedRow {
-    /// Returns the journal entries.
-    pub(crate) fn entries(&self) -> impl Iterator<Item = &str> {
-        self.entries.lines()
+    /// Returns the journal entries with their numbers, which grow along the feed.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (u64, &str)> {
+        let first = self.position.sequence * ENTRIES_MAX as u64;
+        (first..).zip(self.entries.lines())
     }
 }
 
@@ -122,9 +123,9 @@ impl Database {
         self.read("SELECT change_feed", work).await
     }
 
-    /// Returns the oldest position of the feed, behind its first row.
-    pub(crate) async fn oldest_position(&self) -> Result<Option<FeedRow>, Error> {
-        const OLDEST: &str = "SELECT sequence, token, recorded_at, '' FROM change_feed \
+    /// Returns the oldest row of the feed.
+    pub(crate) async fn oldest_row(&self) -> Result<Option<FeedRow>, Error> {
+        const OLDEST: &str = "SELECT sequence, token, recorded_at, entries FROM change_feed \
             WHERE sequence >= (SELECT oldest FROM change_feed_state) ORDER BY sequence LIMIT 1";
         let work = async {
             let query = sqlx::query(OLDEST).fetch_optional(self.readers());

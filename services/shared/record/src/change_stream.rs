@@ -49,31 +49,37 @@ pub async fn stream_changes<T: Tables + 'static>(
     chassis::context::watch()?;
     let is_asked = |kind: &&ChangeKind| query.kinds.contains(&i32::from(**kind));
     let kinds: Vec<_> = T::CHANGE_KINDS.iter().filter(is_asked).copied().collect();
-    // The tables may not exist yet.
-    recorder.identity().await.map_err(status)?;
+    // The tables may not exist yet. A canceled call must not interrupt their creation.
+    let tables = recorder.clone();
+    let prepared = tokio::spawn(async move { tables.identity().await.map(|_| ()) }).await;
+    prepared.map_err(|_| not_filled())?.map_err(status)?;
     let newest = recorder.database.newest_position().await.map_err(status)?;
-    let mut start = newest.ok_or_else(not_filled)?;
-    let is_at_end = !query.snapshot && !query.from_start;
-    if query.from_start {
-        let oldest = recorder.database.oldest_position().await.map_err(status)?;
-        start = oldest.unwrap_or(start);
-    }
-    let first = page(Vec::new(), start.position, start.recorded_at, is_at_end);
+    let newest = newest.ok_or_else(not_filled)?;
+    let first = page(Changes::default(), newest.position, newest.recorded_at, !query.snapshot);
     if query.snapshot {
         let last = FeedPage { is_end: true, ..FeedPage::default() };
-        let existing = existing(recorder, start.position, kinds);
+        let existing = existing(recorder, newest.position, kinds);
         let existing = stream::iter([Ok(first)]).chain(existing);
         return Ok(existing.chain(stream::iter([Ok(last)])).boxed());
     }
     let after = query.after.map(|after| FeedPosition::from(&after));
-    let feed = Feed {
+    let mut feed = Feed {
         recorder,
         kinds,
-        position: after.unwrap_or(start.position),
+        position: after.unwrap_or(newest.position),
         rows: VecDeque::new(),
-        sent_at: after.is_none().then(Instant::now),
+        sent_at: None,
     };
-    let first = after.is_none().then_some(Ok(first));
+    let mut first = Some(Ok(first));
+    if after.is_some() {
+        first = None;
+    } else if query.from_start
+        && let Some(row) = feed.recorder.database.oldest_row().await.map_err(status)?
+    {
+        (feed.position, first) = (row.position, None);
+        feed.rows.push_back(row);
+    }
+    feed.sent_at = first.is_some().then(Instant::now);
     Ok(stream::iter(first).chain(stream::try_unfold(feed, Feed::step)).boxed())
 }
 
@@ -105,18 +111,21 @@ impl<T: Tables> Feed<T> {
                 self.rows = rows.map_err(status)?.ok_or_else(expired)?.into();
                 is_end = self.rows.is_empty();
             }
-            let (mut changes, mut recorded_at) = (Vec::new(), read_at);
+            let (mut changes, mut recorded_at) = (Changes::default(), read_at);
             while let Some(row) = self.rows.pop_front() {
-                for entry in row.entries() {
-                    changes.extend(self.change(entry)?);
+                for (number, entry) in row.entries() {
+                    if let Some(change) = self.change(entry)? {
+                        changes.changes.push(change);
+                        changes.numbers.push(number);
+                    }
                 }
                 (self.position, recorded_at) = (row.position, row.recorded_at);
-                if changes.len() >= CHANGES_MAX {
+                if changes.numbers.len() >= CHANGES_MAX {
                     break;
                 }
             }
             let is_due = self.sent_at.is_none_or(|sent_at| sent_at.elapsed() >= HEARTBEAT);
-            if is_due || !changes.is_empty() {
+            if is_due || !changes.numbers.is_empty() {
                 return Ok(page(changes, self.position, recorded_at, is_end));
             }
             if is_end {
@@ -157,14 +166,22 @@ fn existing<T: Tables + 'static>(
     pages.map_ok(|changes| FeedPage { changes, ..FeedPage::default() })
 }
 
-fn page(
+/// Changes with their numbers.
+#[derive(Default)]
+struct Changes {
     changes: Vec<pb::Change>,
+    numbers: Vec<u64>,
+}
+
+fn page(
+    Changes { changes, numbers }: Changes,
     FeedPosition { sequence, token }: FeedPosition,
     recorded_at: SystemTime,
     is_end: bool,
 ) -> FeedPage {
     let position = Some(pb::FeedPosition { sequence, token });
-    FeedPage { changes, position, recorded_at: Some(recorded_at.into()), is_end }
+    let recorded_at = Some(recorded_at.into());
+    FeedPage { changes, position, recorded_at, is_end, numbers }
 }
 
 impl From<&pb::FeedPosition> for FeedPosition {

@@ -1,8 +1,8 @@
 //! Waiting for a condition with a timeout.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 /// The timeout for an expected event. It is far longer than the event takes, since test machines
 /// are shared and busy.
@@ -18,6 +18,17 @@ pub async fn eventually(what: &str, within: Duration, mut holds: impl AsyncFnMut
     let deadline = Instant::now() + within;
     while !holds().await {
         assert!(Instant::now() < deadline, "not within {within:?}: {what}");
-        tokio::time::sleep(POLL_INTERVAL).await;
+        sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// Waits for the next day (UTC) if this one ends within three minutes: for tests of what happens within
+/// a day.
+pub async fn at_daytime() {
+    const DAY: u64 = 24 * 60 * 60;
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let left = DAY - now.as_secs() % DAY;
+    if left < 180 {
+        sleep(Duration::from_secs(left)).await;
     }
 }

@@ -189,8 +189,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_system_in_five_processes_on_a_cluster_starts_and_cleans_up() {
-        started(Layout::Five, Topology::Cluster, 8).await;
+    async fn a_system_in_a_process_for_each_service_on_a_cluster_starts_and_cleans_up() {
+        started(Layout::Five, Topology::Cluster, 9).await;
     }
 
     #[tokio::test]

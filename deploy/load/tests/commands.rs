@@ -96,7 +96,7 @@ fn run_prints_the_memory_of_each_process_periodically() {
     let readings = text.lines().filter(|line| line.contains(" s  redis-server")).count();
     assert!(readings > 0, "{text}");
     let processes = measured["usage"]["processes"].as_array().unwrap();
-    assert_eq!(processes.len(), 6, "{measured}");
+    assert_eq!(processes.len(), 7, "{measured}");
     for process in processes {
         let bytes = |name: &str| process[name].as_u64().unwrap();
         assert!(bytes("anonymous_bytes") > 1 << 18, "{process}");

@@ -138,7 +138,7 @@ impl Follower {
         last_error: &mut Option<String>,
     ) -> Result<(), Error> {
         if progress.generation == 0 {
-            progress = self.anew(holder).await?;
+            progress = self.anew(holder, 0).await?;
         }
         let query = FeedQuery {
             kinds: self.source.kinds().iter().map(|&kind| kind.into()).collect(),
@@ -151,7 +151,7 @@ impl Follower {
             let page = match pages.try_next().await {
                 Err(status) if is_expired(&status) => {
                     self.metrics.gap(self.source);
-                    self.anew(holder).await?;
+                    self.anew(holder, progress.generation).await?;
                     return Err(Error::Peer(status));
                 }
                 page => page.map_err(Error::Peer)?,
@@ -169,10 +169,12 @@ impl Follower {
         }
     }
 
-    /// Begins a generation, at the start of the feed.
-    async fn anew(&self, holder: &str) -> Result<Progress, Error> {
+    /// Begins the generation after another one, at the start of the feed.
+    async fn anew(&self, holder: &str, previous: u64) -> Result<Progress, Error> {
+        // The time, so that it is later than one that Redis has lost.
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let progress = Progress { position: None, generation: now.as_millis() as u64 };
+        let generation = (previous + 1).max(now.as_millis() as u64);
+        let progress = Progress { position: None, generation };
         self.store.advance_feed(self.source, holder, progress).await?;
         Ok(progress)
     }

@@ -2,8 +2,9 @@
 //!
 //! A notice is hidden if nothing of it is left to show: no account of its newest 20 acts is visible, or its
 //! post or comment is not. An account is not visible if it is deleted, blocked in either direction or muted,
-//! or if the notice is about follows and it does not follow the viewer any more; a post or a comment, if it is deleted or its author is not visible, or while it cannot be read from the
-//! archive. Only acts of visible accounts make a notice unread.
+//! or if the notice is about follows and it does not follow the viewer any more; a post or a comment, if it
+//! is deleted or its author is not visible, or while it cannot be read from the archive. Only acts of
+//! visible accounts make a notice unread.
 
 use futures::future;
 use microblog_chassis::status;

@@ -54,16 +54,16 @@ pub(crate) async fn commands_on(
 ) -> Vec<Vec<String>> {
     type Slow = (u64, u64, u64, Vec<Vec<u8>>, redis::Value, redis::Value);
     let mut admin = server.admin().await;
-    let mut set = async |name: &str, value: i64| {
-        let mut config = redis::cmd("CONFIG");
-        config.arg("SET").arg(name).arg(value).exec_async(&mut admin).await.unwrap();
-    };
-    set("slowlog-max-len", 10_000).await;
-    set("slowlog-log-slower-than", 0).await;
+    let mut log = redis::pipe();
+    log.cmd("CONFIG").arg("SET").arg("slowlog-max-len").arg(10_000);
+    log.cmd("CONFIG").arg("SET").arg("slowlog-log-slower-than").arg(0);
+    // On a busy machine, commands from before took long enough to be in the log.
+    log.cmd("SLOWLOG").arg("RESET").exec_async(&mut admin).await.unwrap();
     call().await;
-    set("slowlog-log-slower-than", -1).await;
     let mut log = redis::cmd("SLOWLOG");
     let log: Vec<Slow> = log.arg("GET").arg(-1).query_async(&mut admin).await.unwrap();
+    let mut end = redis::cmd("CONFIG");
+    end.arg("SET").arg("slowlog-log-slower-than").arg(-1).exec_async(&mut admin).await.unwrap();
     let text = |word: &Vec<u8>| String::from_utf8_lossy(word).into_owned();
     let commands = log.iter().rev().filter_map(|(_, _, _, words, ..)| {
         let mut words = words.iter().skip(1).map(text);

@@ -73,12 +73,12 @@ async fn repeatedly(times: usize, mut inject: impl AsyncFnMut() -> Result<u64>) 
     Ok(hit)
 }
 
-/// The layout of `microblog up`, and [`five`], at the level `recorded`.
-fn one_and_five() -> Vec<Setup> {
-    [vec![Setup::one(Level::Recorded)], five()].concat()
+/// The layout of `microblog up`, and [`separate`], at the level `recorded`.
+fn one_and_separate() -> Vec<Setup> {
+    [vec![Setup::one(Level::Recorded)], separate()].concat()
 }
 
 /// A process for each service and a single Redis, at the level `recorded`.
-fn five() -> Vec<Setup> {
-    vec![Setup::five(StoreKind::Single, Level::Recorded)]
+fn separate() -> Vec<Setup> {
+    vec![Setup::separate(StoreKind::Single, Level::Recorded)]
 }

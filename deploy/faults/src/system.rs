@@ -92,9 +92,9 @@ impl Setup {
     }
 
     /// Returns processes for each service at a level, with PostgreSQL.
-    pub(crate) const fn five(store: StoreKind, level: Level) -> Self {
+    pub(crate) const fn separate(store: StoreKind, level: Level) -> Self {
         let (database, equipment) = (DatabaseKind::Postgres, Equipment::Nothing);
-        Self { layout: Layout::Five, store, database, level, equipment }
+        Self { layout: Layout::Separate, store, database, level, equipment }
     }
 
     /// Returns this setup with the other stores, and with TLS if there is no other equipment.
@@ -158,7 +158,7 @@ impl System {
                 (vec![server::launcher(&database, directory.path(), ports, &urls)?], Vec::new())
             }
             (Layout::Colocated, redis) => (server::colocated(redis, &database, ports)?, Vec::new()),
-            (Layout::Five, redis) => server::separate(redis, &database, ports, scheme).await?,
+            (Layout::Separate, redis) => server::separate(redis, &database, ports, scheme).await?,
         };
         let level = format!("{:?}", setup.level).to_lowercase();
         let mut system = Self {

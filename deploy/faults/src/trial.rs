@@ -69,8 +69,8 @@ impl Fault {
     }
 
     fn with_further(mut self, others: impl Fn(Setup) -> Vec<Setup>) -> Self {
-        let of_five = |setup: &&Setup| setup.layout == Layout::Five;
-        let further = self.setups.iter().filter(of_five).flat_map(|&setup| others(setup));
+        let of_separate = |setup: &&Setup| setup.layout == Layout::Separate;
+        let further = self.setups.iter().filter(of_separate).flat_map(|&setup| others(setup));
         let further: Vec<_> = further.filter(|setup| !self.setups.contains(setup)).collect();
         self.further_setups.extend(further);
         self

@@ -24,7 +24,7 @@ use crate::{
     follow_graph,
     results::write_json,
     service_clients,
-    system::{Layout, Setup, System, Topology, Urls},
+    system::{Database, Layout, Setup, System, Topology, Urls},
 };
 
 /// Accounts that exist before the measurement.
@@ -63,9 +63,14 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let (layout, redis) = (Layout::Colocated, Topology::Single);
     let sample =
         Sample { warm_up: WARM_UP, posts: args.posts, likes: args.likes, comments: args.comments };
-    let system =
-        System::start(Setup { layout, threads: Some(1), redis, tls: false, postgres: false })
-            .await?;
+    let system = System::start(Setup {
+        layout,
+        threads: Some(1),
+        redis,
+        tls: false,
+        database: Database::Sqlite,
+    })
+    .await?;
     let report = measure(sample, &graph, &system).await?;
     print!("{}", report.table());
     write_json(args.json.as_deref(), &report)?;

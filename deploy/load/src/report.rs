@@ -9,7 +9,7 @@ use crate::{
     load_driver::LoadModel,
     results::{ScenarioResult, name, write_json},
     scenario::Scenario,
-    system::{Layout, Setup, System, Topology},
+    system::{Database, Layout, Setup, System, Topology},
 };
 
 /// Runs scenarios on systems of all layouts, in rounds, and prints a table in Markdown: the medians of
@@ -21,7 +21,12 @@ pub(crate) struct Args {
     #[arg(value_name = "SCENARIO", default_values = ["mixed", "home", "view-followers"])]
     scenarios: Vec<Scenario>,
     /// The layouts, separated by commas
-    #[arg(long, value_name = "LAYOUTS", value_delimiter = ',', default_value = "colocated,five")]
+    #[arg(
+        long,
+        value_name = "LAYOUTS",
+        value_delimiter = ',',
+        default_value = "colocated,separate"
+    )]
     layouts: Vec<Layout>,
     /// The topologies of Redis, separated by commas
     #[arg(
@@ -152,7 +157,7 @@ impl Args {
                     threads: *threads,
                     redis,
                     tls,
-                    postgres: false,
+                    database: Database::Sqlite,
                 })
             })
         })
@@ -176,13 +181,13 @@ mod tests {
             usage: Usage::default(),
         };
         let row = Row {
-            layout: "five".to_owned(),
+            layout: "separate".to_owned(),
             redis: "single".to_owned(),
             tls: true,
             clients: 8,
             results: [30.0, 10.0, 24.0, 20.0].map(result).to_vec(),
         };
-        let expected = "| home | five | single | yes | 8 | 22 | NaN | NaN | 0 (0 to 0) |";
+        let expected = "| home | separate | single | yes | 8 | 22 | NaN | NaN | 0 (0 to 0) |";
         assert_eq!(row.markdown(), expected);
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     load_driver::LoadModel,
     results::write_json,
     scenario::Scenario,
-    system::{Layout, Setup, System, Topology, Urls},
+    system::{Database, Layout, Setup, System, Topology, Urls},
 };
 
 /// Runs one scenario and reports throughput, latency and resource usage. Exits with 1 if a call
@@ -69,6 +69,9 @@ pub(crate) struct Target {
     /// Redis of the started system
     #[arg(long, value_name = "TOPOLOGY", default_value = "single", requires = "start")]
     redis: Topology,
+    /// Where the services of the started system record
+    #[arg(long, value_name = "DATABASE", default_value = "sqlite", requires = "start")]
+    database: Database,
     /// Starts the system with TLS for all calls and for Redis, client certificates, and signed
     /// identities
     #[arg(long, requires = "start")]
@@ -98,8 +101,8 @@ impl Target {
     pub(crate) async fn system(&self) -> anyhow::Result<System> {
         match self.start {
             Some(layout) => {
-                let Self { threads, redis, tls, .. } = *self;
-                System::start(Setup { layout, threads, redis, tls, postgres: false }).await
+                let Self { threads, redis, database, tls, .. } = *self;
+                System::start(Setup { layout, threads, redis, tls, database }).await
             }
             None => Ok(System::external(Urls {
                 gateway: self.gateway_url.clone(),

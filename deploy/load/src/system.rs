@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep};
 
 use self::store::Store;
 pub(crate) use self::{
-    launch::{Setup, Topology},
+    launch::{Database, Setup, Topology},
     postgres::SqlUsage,
     usage::Usage,
 };
@@ -160,7 +160,8 @@ mod tests {
     use super::*;
 
     async fn started(layout: Layout, redis: Topology, processes: usize) {
-        let setup = Setup { layout, threads: Some(1), redis, tls: false, postgres: false };
+        let setup =
+            Setup { layout, threads: Some(1), redis, tls: false, database: Database::Sqlite };
         let system = System::start(setup).await.unwrap();
         let directory = system._directory.as_ref().unwrap().path().to_owned();
         let mut redis = system.redis().await.unwrap();
@@ -190,13 +191,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_system_in_a_process_for_each_service_on_a_cluster_starts_and_cleans_up() {
-        started(Layout::Five, Topology::Cluster, 9).await;
+        started(Layout::Separate, Topology::Cluster, 9).await;
     }
 
     #[tokio::test]
     async fn a_system_with_postgresql_records_there() {
         let (layout, redis) = (Layout::Colocated, Topology::Single);
-        let setup = Setup { layout, threads: Some(1), redis, tls: false, postgres: true };
+        let setup =
+            Setup { layout, threads: Some(1), redis, tls: false, database: Database::Postgresql };
         let system = System::start(setup).await.unwrap();
         let until = Instant::now() + START;
         // A position of each partition.

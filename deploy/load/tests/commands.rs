@@ -66,13 +66,13 @@ fn run_measures_a_scenario_on_a_started_system() {
 
 #[test]
 fn report_measures_scenarios_on_each_system_in_rounds() {
-    let systems = ["--layouts=five", "--redis=cluster", "--tls=false,true", "--rounds=2"];
+    let systems = ["--layouts=separate", "--redis=cluster", "--tls=false,true", "--rounds=2"];
     let (text, measured) =
         measured(&[&["report", "home", "view-followers"], &systems[..], &SMALL[..]].concat());
     let rows: Vec<_> = text.lines().skip(2).collect();
     assert_eq!(rows.len(), 4, "{text}");
-    assert!(rows[0].starts_with("| home | five | cluster | no | 4 | "), "{text}");
-    assert!(rows[3].starts_with("| view-followers | five | cluster | yes | 4 | "), "{text}");
+    assert!(rows[0].starts_with("| home | separate | cluster | no | 4 | "), "{text}");
+    assert!(rows[3].starts_with("| view-followers | separate | cluster | yes | 4 | "), "{text}");
     for row in measured.as_array().unwrap() {
         let results = row["results"].as_array().unwrap();
         assert_eq!(results.len(), 2);
@@ -91,7 +91,8 @@ fn no_call_of_any_scenario_fails() {
 
 #[test]
 fn run_prints_the_memory_of_each_process_periodically() {
-    let arguments = [&["run", "mixed", "--start=five", "--every=100ms"], &SMALL[..]].concat();
+    let system = ["--start=separate", "--database=none", "--every=100ms"];
+    let arguments = [&["run", "mixed"], &system[..], &SMALL[..]].concat();
     let (text, measured) = measured(&arguments);
     let readings = text.lines().filter(|line| line.contains(" s  redis-server")).count();
     assert!(readings > 0, "{text}");
@@ -124,7 +125,7 @@ fn memory_measures_each_kind_of_data() {
 fn capacity_computes_from_the_inputs_of_an_earlier_run() {
     let process = |name: &str| json!({"name": name, "mixed_us": 100, "like_us": 10, "publish_us": 50, "delivery_us": 2});
     let layout = json!({
-        "layout": "five", "readers": 0.25, "followers": 40, "followers_few": 10,
+        "layout": "separate", "readers": 0.25, "followers": 40, "followers_few": 10,
         "followers_many": 90, "processes": [process("timeline"), process("redis-server")],
     });
     let cost = json!({

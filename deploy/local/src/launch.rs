@@ -40,7 +40,7 @@ pub enum Layout {
     /// All services in one process
     Colocated,
     /// A process for each service
-    Five,
+    Separate,
 }
 
 /// The URLs of a system's servers, and the keys for calls to services.

@@ -18,7 +18,7 @@ const FAILED: usize = 20;
 
 /// Returns these faults.
 pub(super) fn all() -> Vec<Fault> {
-    let setups = || vec![Setup::five(StoreKind::Single, Level::Recorded).with(Equipment::Tls)];
+    let setups = || vec![Setup::separate(StoreKind::Single, Level::Recorded).with(Equipment::Tls)];
     vec![
         Fault::new(
             "certificates-rolled",

@@ -13,7 +13,8 @@ const FAILED: usize = 5;
 
 /// Returns these faults.
 pub(super) fn all() -> Vec<Fault> {
-    let setups = || vec![Setup::five(StoreKind::Single, Level::Recorded).with(Equipment::Clocks)];
+    let setups =
+        || vec![Setup::separate(StoreKind::Single, Level::Recorded).with(Equipment::Clocks)];
     let mut faults = Vec::new();
     for (name, whose, clocks) in [
         ("redis", "the clock of Redis is", &[Clock::Redis][..]),

@@ -19,8 +19,8 @@ const SLOTS: u32 = 2_000;
 pub(super) fn all() -> Vec<Fault> {
     let setups = || {
         vec![
-            Setup::five(StoreKind::Cluster, Level::Local),
-            Setup::five(StoreKind::Cluster, Level::Recorded),
+            Setup::separate(StoreKind::Cluster, Level::Local),
+            Setup::separate(StoreKind::Cluster, Level::Recorded),
         ]
     };
     vec![

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 
-use super::{one_and_five, redis_loss::lose_and_restore};
+use super::{one_and_separate, redis_loss::lose_and_restore};
 use crate::trial::{Bite, Fault, Trial};
 
 /// Returns these faults.
@@ -13,7 +13,7 @@ pub(super) fn all() -> Vec<Fault> {
             "the files of Redis are copied under load; later Redis is killed, and starts \
              with the copy",
             "lost changes are found",
-            one_and_five(),
+            one_and_separate(),
             |trial| Box::pin(old_redis(trial)),
         ),
         Fault::new(
@@ -21,7 +21,7 @@ pub(super) fn all() -> Vec<Fault> {
             "a copy of the database of earlier is put back; once it is written anew, all \
              data of Redis are lost; `microblog restore`",
             "the copy is older; STORES_MISMATCHED",
-            one_and_five(),
+            one_and_separate(),
             |trial| Box::pin(old_database(trial)),
         ),
     ]

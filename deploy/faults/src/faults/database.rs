@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, bail};
 use microblog_testkit::PostgresServer;
 
-use super::{five, redis_loss::lose_and_restore, repeatedly};
+use super::{redis_loss::lose_and_restore, repeatedly, separate};
 use crate::{
     system::{Database, Equipment, Level, Setup, StoreKind, recorded_versions},
     trial::{Bite, Fault, Trial},
@@ -20,28 +20,28 @@ pub(super) fn all() -> Vec<Fault> {
             "database-killed",
             "PostgreSQL is killed (SIGKILL), and starts again",
             "NOT_RECORDED",
-            five(),
+            separate(),
             |trial| Box::pin(killed(trial)),
         ),
         Fault::new(
             "database-frozen",
             "PostgreSQL stops (SIGSTOP), and goes on",
             "NOT_RECORDED",
-            five(),
+            separate(),
             |trial| Box::pin(frozen(trial)),
         ),
         Fault::new(
             "database-disconnects",
             "PostgreSQL ends all connections, twenty times in 4 s",
             "ended connections",
-            five(),
+            separate(),
             |trial| Box::pin(disconnected(trial)),
         ),
         Fault::new(
             "database-read-only",
             "PostgreSQL accepts no writes, as with a full disk, and accepts them again",
             "NOT_RECORDED",
-            five(),
+            separate(),
             |trial| Box::pin(read_only(trial)),
         ),
         Fault::new(
@@ -49,7 +49,7 @@ pub(super) fn all() -> Vec<Fault> {
             "PostgreSQL is killed, and a standby without the last transactions takes over; later, all \
              data of Redis are lost; `microblog restore`",
             "the standby is behind; STORES_MISMATCHED",
-            vec![Setup::five(StoreKind::Single, Level::Recorded).with(Equipment::Standby)],
+            vec![Setup::separate(StoreKind::Single, Level::Recorded).with(Equipment::Standby)],
             |trial| Box::pin(failed_over(trial)),
         ),
     ]

@@ -24,8 +24,8 @@ const SCHEMAS: [&str; 3] = ["\"user\"", "relation", "post"];
 pub(super) fn all() -> Vec<Fault> {
     let setups = |level| {
         vec![
-            Setup::five(StoreKind::Sentinel, level),
-            Setup::five(StoreKind::Cluster, level),
+            Setup::separate(StoreKind::Sentinel, level),
+            Setup::separate(StoreKind::Cluster, level),
             Setup::replicas(StoreKind::Cluster, level),
         ]
     };
@@ -57,14 +57,14 @@ pub(super) fn all() -> Vec<Fault> {
             "failover-before-commit",
             "as failover-recorded, while another transaction locks the positions",
             "a failover; NOT_RECORDED",
-            vec![Setup::five(StoreKind::Sentinel, Level::Recorded)],
+            vec![Setup::separate(StoreKind::Sentinel, Level::Recorded)],
             |trial| Box::pin(before_commit(trial)),
         ),
         Fault::new(
             "failover-before-trim",
             "as failover-recorded, while the services may not trim journals",
             "a failover; RECOVERING; rejected XTRIM",
-            vec![Setup::five(StoreKind::Sentinel, Level::Recorded)],
+            vec![Setup::separate(StoreKind::Sentinel, Level::Recorded)],
             |trial| Box::pin(before_trim(trial)),
         ),
         Fault::new(
@@ -73,8 +73,8 @@ pub(super) fn all() -> Vec<Fault> {
              healed after the replica's promotion",
             "a failover; NOT_REPLICATED or RECOVERING",
             vec![
-                Setup::five(StoreKind::Sentinel, Level::Replicated),
-                Setup::five(StoreKind::Sentinel, Level::Recorded),
+                Setup::separate(StoreKind::Sentinel, Level::Replicated),
+                Setup::separate(StoreKind::Sentinel, Level::Recorded),
             ],
             |trial| Box::pin(isolated(trial)),
         ),

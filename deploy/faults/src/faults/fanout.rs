@@ -8,7 +8,7 @@ use microblog_testkit::{
     redis::{Value, aio::MultiplexedConnection, cmd},
 };
 
-use super::{five, repeatedly};
+use super::{repeatedly, separate};
 use crate::trial::{Bite, Fault, Trial};
 
 const STREAMS: u16 = 16;
@@ -24,35 +24,35 @@ pub(super) fn all() -> Vec<Fault> {
             "timelines-lost",
             "all cached timelines are deleted, ten times in 2 s",
             "deleted timelines",
-            five(),
+            separate(),
             |trial| Box::pin(timelines_lost(trial)),
         ),
         Fault::new(
             "jobs-repeated",
             "fan-out jobs are added twice more, late and in another order",
             "added jobs",
-            five(),
+            separate(),
             |trial| Box::pin(jobs_repeated(trial)),
         ),
         Fault::new(
             "jobs-poisoned",
             "entries that are no jobs are added to all fan-out streams",
             "entries that stay pending",
-            five(),
+            separate(),
             |trial| Box::pin(poisoned(trial)),
         ),
         Fault::new(
             "groups-lost",
             "the consumer groups of fan-out are deleted, ten times in 2 s",
             "groups that were created again",
-            five(),
+            separate(),
             |trial| Box::pin(groups_lost(trial)),
         ),
         Fault::new(
             "streams-lost",
             "the fan-out streams are deleted with their jobs, ten times in 2 s",
             "streams that were created again",
-            five(),
+            separate(),
             |trial| Box::pin(streams_lost(trial)),
         ),
     ]

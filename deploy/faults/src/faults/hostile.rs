@@ -15,7 +15,7 @@ use tokio::{
 };
 use tonic::{Code, Request};
 
-use super::five;
+use super::separate;
 use crate::trial::{Bite, Fault, Trial};
 
 /// No message of a method begins with these bytes: a field without its value, of a wrong or unknown
@@ -52,7 +52,7 @@ pub(super) fn all() -> Vec<Fault> {
             "malformed-requests",
             "malformed messages for each method of each server",
             "all are rejected",
-            five(),
+            separate(),
             |trial| Box::pin(malformed_requests(trial)),
         ),
         Fault::new(
@@ -60,7 +60,7 @@ pub(super) fn all() -> Vec<Fault> {
             "connections that send 20,000 reset streams, open streams, CONTINUATION, PING or \
              SETTINGS frames to the gateway, and read nothing",
             "the connections with reset streams and CONTINUATION are closed",
-            five(),
+            separate(),
             |trial| Box::pin(http2_abuse(trial)),
         ),
     ]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use microblog_testkit::{eventually, redis::cmd};
 
-use super::five;
+use super::separate;
 use crate::{
     model::partition,
     trial::{Bite, Fault, Trial},
@@ -23,7 +23,7 @@ pub(super) fn all() -> Vec<Fault> {
         "journals-poisoned",
         "a change of an unknown kind is added to a journal of each service",
         "the changes are left out after a minute",
-        five(),
+        separate(),
         |trial| Box::pin(poisoned(trial)),
     )]
 }

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use tokio::time::sleep;
 
-use super::{fanout::delete_timelines, five, waiting};
+use super::{fanout::delete_timelines, separate, waiting};
 use crate::{
     system::{DELAY, Passage},
     trial::{Bite, Fault, Trial},
@@ -61,9 +61,13 @@ fn fault(
     callee: &'static str,
     passage: Passage,
 ) -> Fault {
-    Fault::new(name, injected, "failed or slow calls, or work that waits", five(), move |trial| {
-        Box::pin(impaired(trial, caller, callee, passage))
-    })
+    Fault::new(
+        name,
+        injected,
+        "failed or slow calls, or work that waits",
+        separate(),
+        move |trial| Box::pin(impaired(trial, caller, callee, passage)),
+    )
 }
 
 /// What passes from a caller, or from all, to a callee is lost or delayed for some time.

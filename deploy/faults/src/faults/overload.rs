@@ -18,7 +18,7 @@ use tokio::{
 };
 use tonic::{Code, Status, Streaming, transport::Channel};
 
-use super::five;
+use super::separate;
 use crate::{
     check::{as_viewer, login},
     system::{Level, Passage, Proxy, Setup, StoreKind},
@@ -40,7 +40,8 @@ const GONE: Duration = Duration::from_secs(90);
 
 /// Returns these faults.
 pub(super) fn all() -> Vec<Fault> {
-    let setups = || vec![Setup::one(Level::Local), Setup::five(StoreKind::Single, Level::Recorded)];
+    let setups =
+        || vec![Setup::one(Level::Local), Setup::separate(StoreKind::Single, Level::Recorded)];
     vec![
         Fault::new(
             "connections-dropped",
@@ -53,14 +54,14 @@ pub(super) fn all() -> Vec<Fault> {
             "cold-timeline",
             "2,000 calls at once read one home timeline that is not cached",
             "pages, all of them equal",
-            five(),
+            separate(),
             |trial| Box::pin(cold_timeline(trial)),
         ),
         Fault::new(
             "watchers-vanished",
             "64 clients watch their home timelines: some read, some do not, and some vanish",
             "posts that were read; the viewers can watch again",
-            five(),
+            separate(),
             |trial| Box::pin(watchers_vanished(trial)),
         ),
     ]

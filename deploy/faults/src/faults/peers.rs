@@ -25,7 +25,7 @@ use tonic::{
 use tonic_prost::ProstCodec;
 use tower::{Service, service_fn};
 
-use super::five;
+use super::separate;
 use crate::{
     load::CLIENTS,
     trial::{Bite, Fault, Trial},
@@ -43,7 +43,7 @@ pub(super) fn all() -> Vec<Fault> {
         "user-failing",
         "in place of all replicas of user, a server answers each call with UNAVAILABLE for 10 s",
         "failed calls, of which few are repeated",
-        five(),
+        separate(),
         |trial| Box::pin(failing(trial)),
     )]
 }

@@ -16,7 +16,7 @@ pub(super) fn all() -> Vec<Fault> {
             "STORES_MISMATCHED",
             vec![
                 Setup::one(Level::Recorded),
-                Setup::five(StoreKind::Cluster, Level::Recorded),
+                Setup::separate(StoreKind::Cluster, Level::Recorded),
                 Setup::replicas(StoreKind::Cluster, Level::Recorded),
             ],
             |trial| Box::pin(lost(trial)),
@@ -25,7 +25,7 @@ pub(super) fn all() -> Vec<Fault> {
             "redis-lost-local",
             "as redis-lost, with what the database has by then",
             "STORES_MISMATCHED; only writes after the printed times are lost, and some are",
-            vec![Setup::one(Level::Local), Setup::five(StoreKind::Single, Level::Local)],
+            vec![Setup::one(Level::Local), Setup::separate(StoreKind::Single, Level::Local)],
             |trial| Box::pin(lost(trial)),
         ),
     ]

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use microblog_testkit::redis::{Value, aio::MultiplexedConnection, cmd};
 use tokio::time::sleep;
 
-use super::{five, one_and_five, repeatedly, seen_calls};
+use super::{one_and_separate, repeatedly, seen_calls, separate};
 use crate::{
     system::{Level, Setup, StoreKind},
     trial::{Bite, Fault, Trial},
@@ -33,49 +33,49 @@ pub(super) fn all() -> Vec<Fault> {
             "redis-killed",
             "Redis is killed (SIGKILL), and starts again with its data",
             "failed calls",
-            one_and_five(),
+            one_and_separate(),
             |trial| Box::pin(killed(trial)),
         ),
         Fault::new(
             "redis-killed-fsync",
             "as redis-killed, with `appendfsync always`",
             "failed calls",
-            vec![Setup::five(StoreKind::Single, Level::Local)],
+            vec![Setup::separate(StoreKind::Single, Level::Local)],
             |trial| Box::pin(killed_with_fsync(trial)),
         ),
         Fault::new(
             "redis-frozen",
             "Redis stops for 10 s (SIGSTOP), and goes on",
             "failed calls",
-            five(),
+            separate(),
             |trial| Box::pin(frozen(trial)),
         ),
         Fault::new(
             "redis-truncated",
             "Redis is killed, and starts with the end of its append-only file cut off",
             "lost changes are found",
-            one_and_five(),
+            one_and_separate(),
             |trial| Box::pin(truncated(trial)),
         ),
         Fault::new(
             "redis-full",
             "Redis reaches `maxmemory`, which is raised later",
             "STORE_FULL",
-            five(),
+            separate(),
             |trial| Box::pin(full(trial)),
         ),
         Fault::new(
             "redis-disk-full",
             "Redis cannot write its append-only file any more, as on a full disk; later it can",
             "failed calls; MISCONF in its log",
-            five(),
+            separate(),
             |trial| Box::pin(disk_full(trial)),
         ),
         Fault::new(
             "redis-disk-full-killed",
             "as redis-disk-full, and Redis is killed meanwhile",
             "failed calls",
-            five(),
+            separate(),
             |trial| Box::pin(killed_with_full_disk(trial)),
         ),
         Fault::new(
@@ -83,8 +83,8 @@ pub(super) fn all() -> Vec<Fault> {
             "Redis closes all connections, twenty times in 4 s",
             "closed connections",
             vec![
-                Setup::five(StoreKind::Single, Level::Recorded),
-                Setup::five(StoreKind::Cluster, Level::Recorded),
+                Setup::separate(StoreKind::Single, Level::Recorded),
+                Setup::separate(StoreKind::Cluster, Level::Recorded),
             ],
             |trial| Box::pin(disconnected(trial)),
         ),
@@ -92,7 +92,7 @@ pub(super) fn all() -> Vec<Fault> {
             "redis-functions-lost",
             "all functions are deleted, twenty times in 4 s",
             "libraries that were loaded again",
-            five(),
+            separate(),
             |trial| Box::pin(without_functions(trial)),
         ),
     ]

@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use rand::RngExt as _;
 use tokio::time::{Instant, sleep};
 
-use super::{five, waiting};
+use super::{separate, waiting};
 use crate::{
     system::{Level, Server, Setup, StoreKind},
     trial::{Bite, Fault, Trial},
@@ -44,14 +44,14 @@ pub(super) fn all() -> Vec<Fault> {
             format!("{service}-killed"),
             format!("all replicas of {service} are killed (SIGKILL), and start again"),
             bites,
-            five(),
+            separate(),
             move |trial| Box::pin(killed(trial, program)),
         ));
         faults.push(Fault::new(
             format!("{service}-frozen"),
             format!("all replicas of {service} stop for 30 s (SIGSTOP), and go on"),
             bites,
-            five(),
+            separate(),
             move |trial| Box::pin(frozen(trial, program)),
         ));
         // The load has no calls of the notice service, which a replica must have had.
@@ -65,14 +65,14 @@ pub(super) fn all() -> Vec<Fault> {
                  {KILLED} times"
             ),
             "calls go on",
-            five(),
+            separate(),
             move |trial| Box::pin(replica_killed(trial, program)),
         ));
         faults.push(Fault::new(
             format!("{service}-replica-frozen"),
             format!("one of two replicas of {service} stops for 30 s (SIGSTOP), and goes on"),
             "calls go on",
-            five(),
+            separate(),
             move |trial| Box::pin(replica_frozen(trial, program)),
         ));
     }
@@ -103,10 +103,10 @@ pub(super) fn all() -> Vec<Fault> {
     ));
     faults.push(Fault::new(
         "feed-killed",
-        "random servers are killed (SIGKILL) and start again, for 10 s (--long: 60 s)",
+        "random servers are killed (SIGKILL) and start again, for 50 s (--long: five minutes)",
         "failed reads of the change feed, no expired cursor",
         vec![
-            Setup::five(StoreKind::Single, Level::Local),
+            Setup::separate(StoreKind::Single, Level::Local),
             Setup::replicas(StoreKind::Cluster, Level::Recorded),
         ],
         |trial| Box::pin(feed_killed(trial)),
@@ -116,8 +116,8 @@ pub(super) fn all() -> Vec<Fault> {
         "each server is stopped (SIGTERM) and started again, one after the other",
         "all exit with 0",
         vec![
-            Setup::five(StoreKind::Single, Level::Local),
-            Setup::five(StoreKind::Cluster, Level::Recorded),
+            Setup::separate(StoreKind::Single, Level::Local),
+            Setup::separate(StoreKind::Cluster, Level::Recorded),
             Setup::replicas(StoreKind::Cluster, Level::Recorded),
         ],
         |trial| Box::pin(restarted(trial)),
@@ -133,8 +133,8 @@ pub(super) fn mixed_versions(other_programs: &Path) -> Fault {
         "each server is replaced by another version, one after the other, and back",
         "all exit with 0",
         vec![
-            Setup::five(StoreKind::Single, Level::Recorded),
-            Setup::five(StoreKind::Cluster, Level::Recorded),
+            Setup::separate(StoreKind::Single, Level::Recorded),
+            Setup::separate(StoreKind::Cluster, Level::Recorded),
             Setup::replicas(StoreKind::Cluster, Level::Recorded),
         ],
         move |trial| {
@@ -218,7 +218,7 @@ fn calls_go_on(trial: &Trial, replica: &Server, served: u64, since: usize) -> Bi
 async fn feed_killed(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
     let (failed, expired) = trial.reader.failures();
-    let until = Instant::now() + trial.impairment;
+    let until = Instant::now() + 5 * trial.impairment;
     let mut killed = 0;
     while Instant::now() < until {
         let servers = trial.system.servers();

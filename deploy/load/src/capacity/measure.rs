@@ -15,7 +15,7 @@ use crate::{
     memory::{self, Sample},
     results::name,
     scenario::Scenario,
-    system::{Layout, Setup, System, Topology},
+    system::{Database, Layout, Setup, System, Topology},
 };
 
 /// Accounts before the measurement of bytes: every partition then has its own keys, and its rows of
@@ -54,15 +54,16 @@ impl Measurement {
     /// Measures processor time on the given graph, and bytes on a generated one.
     pub(super) async fn inputs(&self, assumed: &Assumptions) -> anyhow::Result<Inputs> {
         let graph = self.graph.graph()?;
-        let five = self.times(&graph, Layout::Five).await?;
+        let separate = self.times(&graph, Layout::Separate).await?;
         let colocated = self.times(&graph, Layout::Colocated).await?;
         let (costs, home_entry_bytes) = self.costs(assumed).await?;
-        Ok(Inputs { layouts: vec![five, colocated], costs, home_entry_bytes })
+        Ok(Inputs { layouts: vec![separate, colocated], costs, home_entry_bytes })
     }
 
     async fn start(&self, layout: Layout) -> anyhow::Result<System> {
         let (threads, redis) = (self.threads, Topology::Single);
-        System::start(Setup { layout, threads, redis, tls: false, postgres: true }).await
+        System::start(Setup { layout, threads, redis, tls: false, database: Database::Postgresql })
+            .await
     }
 
     async fn times(&self, graph: &EdgeList, layout: Layout) -> anyhow::Result<LayoutTimes> {

@@ -369,7 +369,7 @@ mod tests {
         };
         Inputs {
             layouts: vec![LayoutTimes {
-                layout: "five".to_owned(),
+                layout: "separate".to_owned(),
                 readers: 0.25,
                 followers: 40.0,
                 followers_few: 10.0,

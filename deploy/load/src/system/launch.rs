@@ -37,8 +37,18 @@ pub(crate) struct Setup {
     pub(crate) redis: Topology,
     /// TLS everywhere, with client certificates, and signed identities.
     pub(crate) tls: bool,
-    /// A PostgreSQL server of its own, instead of SQLite files.
-    pub(crate) postgres: bool,
+    pub(crate) database: Database,
+}
+
+/// Where the services record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Database {
+    /// Nowhere: without change journals, a change feed and notices
+    None,
+    /// A file for each service
+    Sqlite,
+    /// A PostgreSQL server of its own
+    Postgresql,
 }
 
 /// The topology of Redis.
@@ -66,10 +76,10 @@ pub(super) async fn start(setup: Setup, directory: &Path) -> anyhow::Result<Star
     let software = Software::find(redis_server.as_deref())?;
     let files = setup.tls.then(certificates);
     let store = Store::start(setup.redis, files.as_ref()).await;
-    let postgres = match setup.postgres {
+    let postgres = match setup.database {
         // As in production, unlike in tests.
-        true => Some(PostgresServer::start_with(&["autovacuum=on"]).await),
-        false => None,
+        Database::Postgresql => Some(PostgresServer::start_with(&["autovacuum=on"]).await),
+        Database::Sqlite | Database::None => None,
     };
     if let Some(postgres) = &postgres {
         postgres.create_roles(DATABASE_PASSWORD);
@@ -86,11 +96,17 @@ pub(super) async fn start(setup: Setup, directory: &Path) -> anyhow::Result<Star
     let mut environment =
         DEFAULTS.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
     environment.extend(setup.threads.map(|count| ("MICROBLOG_THREADS".into(), count.to_string())));
-    environment.extend(of_services(&urls, &store, postgres.as_ref(), &data)?);
+    let has_database = setup.database != Database::None;
+    let database = |server: &str| match &postgres {
+        Some(postgres) => Ok(postgres.url_of(server, DATABASE_PASSWORD)),
+        None if has_database => data.prepare_database(server),
+        None => Ok(String::new()),
+    };
+    environment.extend(of_services(&urls, &store, database)?);
     environment.extend(files.as_ref().map(of_tls).into_iter().flatten());
     let processes = match setup.layout {
         Layout::Colocated => vec![("microblog", SERVERS.to_vec())],
-        Layout::Five => SERVERS.map(|server| (server.name(), vec![server])).to_vec(),
+        Layout::Separate => SERVERS.map(|server| (server.name(), vec![server])).to_vec(),
     };
     let child = |(name, servers): (&'static str, Vec<Server>)| {
         let names: Vec<_> = servers.into_iter().map(Server::name).collect();
@@ -121,8 +137,7 @@ fn certificates() -> Files {
 fn of_services(
     urls: &Urls,
     store: &Store,
-    postgres: Option<&PostgresServer>,
-    data: &DataDir,
+    database: impl Fn(&str) -> anyhow::Result<String>,
 ) -> anyhow::Result<Vec<(String, String)>> {
     let mut variables = Vec::new();
     for (server, url) in SERVERS.into_iter().zip(urls.all()) {
@@ -137,11 +152,7 @@ fn of_services(
             set("REDIS_URL", store.url(server.name()));
         }
         if server.has_database() {
-            let url = match postgres {
-                Some(postgres) => postgres.url_of(server.name(), DATABASE_PASSWORD),
-                None => data.prepare_database(server.name())?,
-            };
-            set("DATABASE_URL", url);
+            set("DATABASE_URL", database(server.name())?);
         }
     }
     Ok(variables)

@@ -2,7 +2,7 @@
 //!
 //! In each layout: a process for each service, all services in one, and a mixed one. The programs are
 //! those beside `microblog`, which a build or test of the workspace creates. By default the test
-//! restarts the same programs. With the programs of another version, it starts five processes of
+//! restarts the same programs. With the programs of another version, it starts separate processes of
 //! those, upgrades to these, and rolls back.
 //!
 //! ```sh
@@ -29,7 +29,7 @@ use self::{
     person::Person,
     programs::Programs,
     retrying_client::{RetryingClient, Tally},
-    system::{COLOCATED, FIVE, Layout, MIXED, REPLICAS, System},
+    system::{COLOCATED, Layout, MIXED, REPLICAS, SEPARATE, System},
 };
 
 /// Enough for calls in flight to every server at any time.
@@ -40,7 +40,7 @@ const CALLS_BETWEEN: u64 = 5 * PEOPLE as u64;
 #[tokio::test]
 async fn no_call_fails_during_rolling_restarts_and_kills_of_five_processes() {
     let previous = env::var_os("MICROBLOG_PREVIOUS_PROGRAMS").map(Programs::in_directory);
-    check(FIVE, previous).await;
+    check(SEPARATE, previous).await;
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use crate::programs::Programs;
 pub(crate) type Layout = [&'static [&'static str]];
 
 /// A process for each service, of its own program.
-pub(crate) const FIVE: &Layout =
+pub(crate) const SEPARATE: &Layout =
     &[&["user"], &["relation"], &["timeline"], &["post"], &["gateway"]];
 /// All services in one process.
 pub(crate) const COLOCATED: &Layout = &[&["user", "relation", "timeline", "post", "gateway"]];

@@ -2,7 +2,9 @@
 
 use std::net::SocketAddr;
 
+use http::HeaderValue;
 use microblog_chassis as chassis;
+use url::Url;
 
 use crate::{callers::Callers, limits};
 
@@ -79,6 +81,12 @@ pub struct Config {
     #[arg(long, env = "MICROBLOG_CALLERS_FILE", value_name = "FILE")]
     pub callers_file: Option<Callers>,
 
+    /// Origins whose scripts may call the gateway in a browser, separated by commas, such as
+    /// https://example.org. By default, no scripts from elsewhere may
+    #[arg(long, env = "MICROBLOG_ALLOWED_ORIGINS", value_name = "ORIGINS", value_delimiter = ',',
+          value_parser = origin)]
+    pub allowed_origins: Vec<HeaderValue>,
+
     /// Rate limits
     #[command(flatten)]
     pub limits: limits::Config,
@@ -86,4 +94,13 @@ pub struct Config {
     /// Settings of every server
     #[command(flatten)]
     pub chassis: chassis::Config,
+}
+
+/// Parses an origin as a browser sends it.
+fn origin(text: &str) -> Result<HeaderValue, String> {
+    let origin = Url::parse(text).map_err(|error| error.to_string())?.origin();
+    match origin.is_tuple() && origin.ascii_serialization() == text {
+        true => HeaderValue::from_str(text).map_err(|error| error.to_string()),
+        false => Err("must be a scheme, a host and, unless it is the default, a port".to_owned()),
+    }
 }

@@ -63,7 +63,7 @@ mod watch;
 use std::time::Duration;
 
 use futures::{FutureExt as _, future};
-use microblog_chassis::{self as chassis, ServiceListener, Worker};
+use microblog_chassis::{self as chassis, ServiceListener, Web, Worker};
 use microblog_proto::gateway::gateway_service_server;
 
 pub use callers::Callers;
@@ -104,6 +104,7 @@ pub fn service(config: &Config, limits: Limits, peers: Peers, worker: Worker) ->
         name: gateway_service_server::SERVICE_NAME,
         routes: Rpc::into_routes(gateway, config.chassis.max_message_bytes),
         handler: None,
+        web: Some(Web { allowed_origins: config.allowed_origins.clone(), files: &[] }),
         ready: std::sync::Arc::new(|| future::ready(true).boxed()),
         background: eviction.into_iter().chain(deletion).collect(),
     }

@@ -30,6 +30,7 @@ async fn server(files: &Files) -> String {
         name: "microblog.gateway.v1.GatewayService",
         routes: Routes::default(),
         handler: None,
+        web: None,
         ready: Arc::new(|| Box::pin(async { true })),
         background: Vec::new(),
     };

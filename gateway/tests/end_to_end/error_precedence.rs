@@ -188,6 +188,7 @@ async fn a_missing_relation_does_not_count_as_no_block() {
         name: Forgetful::NAME,
         routes: Routes::new(Forgetful),
         handler: None,
+        web: None,
         ready: Arc::new(|| Box::pin(ready(true))),
         background: Vec::new(),
     };

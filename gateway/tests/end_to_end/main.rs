@@ -5,6 +5,7 @@
 mod account_lists;
 mod actions;
 mod blocks;
+mod browsers;
 mod call_recorder;
 mod change_feed;
 mod cost;

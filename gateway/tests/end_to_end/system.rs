@@ -339,6 +339,7 @@ fn without_jobs(service: &Service) -> Service {
         name: service.name,
         routes: service.routes.clone(),
         handler: service.handler.clone(),
+        web: service.web.clone(),
         ready: service.ready.clone(),
         background: Vec::new(),
     }

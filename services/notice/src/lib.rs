@@ -75,6 +75,7 @@ pub async fn service(
         name: SERVICE_NAME,
         routes: Routes::new(server),
         handler,
+        web: None,
         ready,
         background: jobs,
     })

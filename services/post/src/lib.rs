@@ -124,7 +124,14 @@ pub async fn service(
         Box::pin(async move { store.is_ready().await }) as _
     });
     let handler = Some(Arc::new(handler) as _);
-    Ok(Service { name: SERVICE_NAME, routes: Routes::new(server), handler, ready, background })
+    Ok(Service {
+        name: SERVICE_NAME,
+        routes: Routes::new(server),
+        handler,
+        web: None,
+        ready,
+        background,
+    })
 }
 
 /// Returns the listeners of the service's process.

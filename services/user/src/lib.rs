@@ -106,7 +106,14 @@ pub async fn service(config: &Config, worker: Worker) -> Result<Service, StartEr
         Box::pin(async move { store.ready().await.is_ok() }) as _
     });
     let handler = Some(Arc::new(handler) as _);
-    Ok(Service { name: SERVICE_NAME, routes: Routes::new(server), handler, ready, background })
+    Ok(Service {
+        name: SERVICE_NAME,
+        routes: Routes::new(server),
+        handler,
+        web: None,
+        ready,
+        background,
+    })
 }
 
 /// Returns the listeners of this service's process.

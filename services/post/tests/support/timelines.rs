@@ -72,6 +72,7 @@ impl Timelines {
             name: SERVICE_NAME,
             routes: Routes::new(TimelineServiceServer::new(self.clone())),
             handler: None,
+            web: None,
             ready: Arc::new(|| Box::pin(future::ready(true))),
             background: Vec::new(),
         }

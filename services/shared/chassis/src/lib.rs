@@ -5,7 +5,8 @@
 //!
 //! 1. `server`: one service on one listener, from accept to the end of its drain. `process` (start,
 //!    signals, drain of a whole process), `listeners` (SO_REUSEPORT), `connection_balancer`,
-//!    `call_batches` (many calls in one stream), `health`, `tls`.
+//!    `call_batches` (many calls in one stream), `web` (gRPC-Web, Connect and files, for browsers),
+//!    `health`, `tls`.
 //! 2. `client` ([`Peer`]): calls to other services. Service discovery, load balancing, reconnecting,
 //!    retries, `call_stream` (batches), `tls`.
 //! 3. `middleware` around each call, from the network or within the process: deadline, panic
@@ -19,7 +20,7 @@
 //! 7. [`identity`]: signed caller identity between services.
 //! 8. [`status`] (error model), `methods` (metadata from the proto descriptors), `service` (the
 //!    interface between a service and the chassis), `jobs` ([`PeriodicJob`],
-//!    [`run_on_dedicated_thread()`]).
+//!    [`run_on_dedicated_thread()`]), [`json`] (Protobuf JSON), [`raw_codec`] (encoded messages).
 //!
 //! A handler that waits for events in a stream begins with [`context::watch()`]. Otherwise, a
 //! thousand of its callers would exhaust `--max-calls`, and delay the drain.
@@ -37,8 +38,10 @@ mod client;
 mod config;
 pub mod identity;
 mod jobs;
+pub mod json;
 mod methods;
 mod middleware;
+pub mod raw_codec;
 mod server;
 mod service;
 pub mod status;
@@ -51,4 +54,4 @@ pub use jobs::{PeriodicJob, run_on_dedicated_thread, run_periodically};
 pub use methods::is_read;
 pub use microblog_files::TlsError;
 pub use server::{ServeError, connection::Connection, process::run, serve};
-pub use service::{Handler, Probe, Service, ServiceListener, Worker};
+pub use service::{File, Handler, Probe, Service, ServiceListener, Web, Worker};

@@ -196,7 +196,8 @@ fn deadline(
     Ok(Some(call.started + timeout))
 }
 
-fn overloaded() -> Status {
+/// Returns RESOURCE_EXHAUSTED for a call above the limit of calls in flight.
+pub(crate) fn overloaded() -> Status {
     let text = "too many calls in flight";
     status::with_reason(Code::ResourceExhausted, ErrorReason::Overloaded, text)
 }
@@ -244,6 +245,12 @@ fn respond(result: Result<Response<Body>, Status>, mut call: InFlightCall) -> Re
     }
 }
 
+/// Returns RESOURCE_EXHAUSTED for a message above `--max-message-bytes`.
+pub(crate) fn message_too_large() -> Status {
+    let text = "the message is larger than the server takes";
+    status::with_reason(Code::ResourceExhausted, ErrorReason::MessageTooLarge, text)
+}
+
 /// Transport error mapping: returns the replacement, with this project's code and reason, for a
 /// status that tonic created before it called a handler. Such a status has no details; every status
 /// of this project has.
@@ -253,10 +260,7 @@ fn map_transport_error(headers: &HeaderMap) -> Option<Status> {
         return None;
     }
     match code {
-        Code::OutOfRange => {
-            let text = "the message is larger than the server takes";
-            Some(status::with_reason(Code::ResourceExhausted, ErrorReason::MessageTooLarge, text))
-        }
+        Code::OutOfRange => Some(message_too_large()),
         Code::Internal => {
             let text = "the request is not a valid message of its type";
             Some(status::with_reason(Code::InvalidArgument, ErrorReason::MalformedMessage, text))

@@ -8,6 +8,7 @@ mod health;
 mod listeners;
 pub(crate) mod process;
 mod tls;
+mod web;
 
 use std::{
     convert::Infallible, future::Future, io, net::TcpListener, pin::pin, sync::Arc, time::Duration,
@@ -37,6 +38,7 @@ use self::{
     health::HealthState,
     listeners::Listener,
     tls::{Acceptor, MaybeTlsStream},
+    web::PublicCalls,
 };
 use crate::{
     call::{
@@ -68,7 +70,7 @@ const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(5);
 // Out of file descriptors, accept fails until a connection closes.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
-const HEALTH: &str = "grpc.health.v1.Health";
+pub(crate) const HEALTH: &str = "grpc.health.v1.Health";
 const REFLECTION_V1: &str = "grpc.reflection.v1.ServerReflection";
 const REFLECTION_V1ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
 
@@ -140,10 +142,12 @@ async fn serve_in(
     let calls =
         Calls::new(routes.add_service(health::server(vec![health.clone()])), server_state.clone());
     let calls = BatchedCalls::new(calls, service.name, config, server_state.clone());
+    let accept_http1 = service.web.is_some();
+    let calls = PublicCalls::new(calls, service.name, service.web, config, server_state.clone());
     let mut background = spawn(service.background, &server_state);
-    let transport = transport(config).serve_with_incoming_shutdown(
+    let transport = transport(config).accept_http1(accept_http1).serve_with_incoming_shutdown(
         calls,
-        incoming(listener, acceptor.clone())?,
+        incoming(listener, acceptor.clone(), accept_http1)?,
         server_state.closing.clone().cancelled_owned(),
     );
     let mut transport = pin!(transport);
@@ -182,7 +186,10 @@ async fn serve_health(
     health_states: Vec<Arc<HealthState>>,
 ) -> Result<(), ServeError> {
     let server = transport(config).add_service(health::server(health_states));
-    server.serve_with_incoming(incoming(listener, None)?).await.map_err(ServeError::Transport)
+    server
+        .serve_with_incoming(incoming(listener, None, false)?)
+        .await
+        .map_err(ServeError::Transport)
 }
 
 /// Adds server reflection to the routes of a service, v1 and v1alpha (for Python clients), so that
@@ -226,6 +233,7 @@ fn transport(config: &Config) -> Server {
 fn incoming(
     listener: Listener,
     acceptor: Option<Arc<Acceptor>>,
+    accept_http1: bool,
 ) -> Result<impl futures::Stream<Item = io::Result<MaybeTlsStream>>, ServeError> {
     let Listener { socket, balancer } = listener;
     socket.set_nonblocking(true).map_err(ServeError::Listener)?;
@@ -238,9 +246,9 @@ fn incoming(
         accepted
     });
     // Handshakes run concurrently, limited only by the process's file descriptors.
-    let established = balancer
-        .worker_connections(accepted)
-        .map(move |accepted| stream::once(establish(accepted, acceptor.clone()).boxed()));
+    let established = balancer.worker_connections(accepted).map(move |accepted| {
+        stream::once(establish(accepted, acceptor.clone(), accept_http1).boxed())
+    });
     Ok(established.flatten_unordered(None).filter_map(future::ready))
 }
 
@@ -249,6 +257,7 @@ fn incoming(
 async fn establish(
     accepted: io::Result<(TcpStream, ConnectionLease)>,
     acceptor: Option<Arc<Acceptor>>,
+    accept_http1: bool,
 ) -> Option<io::Result<MaybeTlsStream>> {
     let (connection, lease) = match accepted {
         Ok(connection) => connection,
@@ -259,7 +268,7 @@ async fn establish(
     };
     let established = async {
         match acceptor {
-            Some(acceptor) => acceptor.accept(connection, lease).await,
+            Some(acceptor) => acceptor.accept(connection, lease, accept_http1).await,
             None => {
                 has_first_byte(&connection).await.then(|| MaybeTlsStream::plain(connection, lease))
             }

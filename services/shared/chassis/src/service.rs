@@ -3,6 +3,7 @@
 use std::{any::Any, net::SocketAddr, sync::Arc};
 
 use futures::future::BoxFuture;
+use http::HeaderValue;
 use tonic::service::Routes;
 
 /// Readiness probe: returns whether the service's store responds. Called once a second.
@@ -21,11 +22,33 @@ pub struct Service {
     /// The handler for local calls without routes, as the type `user::UserServiceHandler`. Without
     /// it, local calls use the routes.
     pub handler: Option<Handler>,
+    /// Also serves gRPC-Web and Connect, with HTTP/1.1 and HTTP/2; `None` for gRPC only.
+    pub web: Option<Web>,
     /// The readiness probe.
     pub ready: Probe,
     /// Background jobs, dropped at shutdown. They may call peers and [`mutate`](crate::mutate()).
     /// If one returns or panics, the server fails and the process exits, to be restarted.
     pub background: Vec<BoxFuture<'static, ()>>,
+}
+
+/// How a service serves browsers.
+#[derive(Clone, Debug, Default)]
+pub struct Web {
+    /// The origins whose scripts may call it, such as `https://example.org`.
+    pub allowed_origins: Vec<HeaderValue>,
+    /// The files that it serves.
+    pub files: &'static [File],
+}
+
+/// A file that a service serves by HTTP.
+#[derive(Clone, Copy, Debug)]
+pub struct File {
+    /// Its path, such as `/style.css`.
+    pub path: &'static str,
+    /// Its media type.
+    pub content_type: &'static str,
+    /// Its contents.
+    pub contents: &'static str,
 }
 
 /// A service and its listen address.

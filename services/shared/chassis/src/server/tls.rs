@@ -26,7 +26,8 @@ use super::{connection::Connection, connection_balancer::ConnectionLease};
 use crate::config::Config;
 
 /// ALPN protocol id of HTTP/2 (RFC 7301), the only one that gRPC uses.
-const ALPN: &[u8] = b"h2";
+const HTTP2: &[u8] = b"h2";
+const HTTP1: &[u8] = b"http/1.1";
 
 /// Name in log lines about reloaded files.
 const NAME: &str = "TLS";
@@ -43,6 +44,12 @@ const OTHER: &str = "other";
 pub(super) struct Acceptor {
     configs: HotReload<Paths>,
     failures: Counter<u64>,
+}
+
+/// The configurations of servers that accept HTTP/2 only, or HTTP/1.1 as well.
+struct Configs {
+    http2: Arc<ServerConfig>,
+    with_http1: Arc<ServerConfig>,
 }
 
 struct Paths {
@@ -70,9 +77,12 @@ impl Acceptor {
         &self,
         connection: TcpStream,
         lease: ConnectionLease,
+        accept_http1: bool,
     ) -> Option<MaybeTlsStream> {
         let caller = connection.peer_addr().ok();
-        match TlsAcceptor::from(self.configs.current()).accept(connection).await {
+        let configs = self.configs.current();
+        let config = if accept_http1 { &configs.with_http1 } else { &configs.http2 };
+        match TlsAcceptor::from(config.clone()).accept(connection).await {
             Ok(mut stream) => {
                 has_first_byte(&mut stream).await.then(|| MaybeTlsStream::tls(stream, lease))
             }
@@ -123,7 +133,7 @@ fn reason(error: &io::Error) -> &'static str {
 
 impl Loader for Paths {
     type Snapshot = (Identity, Option<File>);
-    type Value = ServerConfig;
+    type Value = Configs;
     type Error = TlsError;
 
     fn read(&self) -> Result<Self::Snapshot, TlsError> {
@@ -132,14 +142,16 @@ impl Loader for Paths {
         Ok((identity, authorities))
     }
 
-    fn build(&self, (identity, authorities): &Self::Snapshot) -> Result<ServerConfig, TlsError> {
+    fn build(&self, (identity, authorities): &Self::Snapshot) -> Result<Configs, TlsError> {
         let mut config = microblog_files::server_config(identity, authorities.as_ref())?;
-        config.alpn_protocols = vec![ALPN.to_vec()];
+        config.alpn_protocols = vec![HTTP2.to_vec()];
         // No session resumption: connections are long, so that full handshakes cost little. A
         // resumed session would skip the check of a certificate that may have expired since.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(config)
+        let mut with_http1 = config.clone();
+        with_http1.alpn_protocols.push(HTTP1.to_vec());
+        Ok(Configs { http2: config.into(), with_http1: with_http1.into() })
     }
 }
 

@@ -13,4 +13,5 @@ mod peers;
 #[path = "../support/mod.rs"]
 mod support;
 mod watches;
+mod web;
 mod writes;

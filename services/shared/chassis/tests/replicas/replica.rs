@@ -184,6 +184,7 @@ impl Replica {
             name: NAME,
             routes: Routes::new(self.handler.clone()),
             handler: None,
+            web: None,
             ready: Arc::new(|| async { true }.boxed()),
             background: Vec::new(),
         };

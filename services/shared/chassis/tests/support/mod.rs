@@ -80,6 +80,7 @@ impl Stub {
             name: NAME,
             routes: Routes::new(self),
             handler: None,
+            web: None,
             ready: Arc::new(|| async { true }.boxed()),
             background: Vec::new(),
         }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use futures::StreamExt as _;
-use microblog_chassis::{Config, Connection, Peer};
+use microblog_chassis::{Config, Connection, Peer, Service, Web};
 use microblog_proto::user::{
     GetUserByNameRequest, VerifyRequest, VerifyResponse, user_service_client::UserServiceClient,
 };
@@ -54,6 +54,24 @@ async fn calls_and_streams_work_and_the_remote_address_is_known() {
     assert_ne!(caller.port(), server.address.port());
     let answers = UserServiceClient::new(peer).verify(VerifyRequest::default()).await.unwrap();
     assert_eq!(answers.into_inner().count().await, 1);
+}
+
+#[tokio::test]
+async fn a_server_for_browsers_has_http1_too() {
+    let fixture = Fixture::new();
+    let open = Config { tls_client_ca_file: None, ..fixture.server() };
+    let web = Some(Web { allowed_origins: Vec::new(), files: &[] });
+    let server = Server::start(Service { web, ..Stub::new().service() }, open);
+    let mut stream = handshake(&fixture, &server, &TLS13, b"http/1.1").await.unwrap();
+    let call = "POST /microblog.user.v1.UserService/GetUserByName HTTP/1.1\r\nhost: a\r\n\
+                content-type: application/json\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
+    stream.write_all(call.as_bytes()).await.unwrap();
+    let mut response = [0; 15];
+    timeout(PATIENCE, stream.read_exact(&mut response)).await.unwrap().unwrap();
+    assert_eq!(&response, b"HTTP/1.1 200 OK");
+    let stream = handshake(&fixture, &server, &TLS13, b"h2").await.unwrap();
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+    assert_eq!(get(fixture.peer(&server), "alice").await.unwrap(), "alice");
 }
 
 #[tokio::test]

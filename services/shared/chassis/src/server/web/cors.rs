@@ -1,0 +1,42 @@
+//! Cross-origin requests (<https://fetch.spec.whatwg.org/#http-cors-protocol>): which sites' scripts may
+//! call in a browser. Scripts of this server itself need no permission.
+
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue, Method, header};
+use tower_http::cors::CorsLayer;
+
+/// How long a browser remembers the answer. Browsers limit it to two hours.
+const MAX_AGE: Duration = Duration::from_secs(2 * 60 * 60);
+
+/// Headers of Connect and gRPC-Web calls, with the credentials and the trace context.
+const REQUEST_HEADERS: [&str; 9] = [
+    "authorization",
+    "connect-protocol-version",
+    "connect-timeout-ms",
+    "content-type",
+    "grpc-timeout",
+    "traceparent",
+    "x-grpc-web",
+    "x-user-agent",
+    "microblog-viewer",
+];
+
+/// Headers of responses of gRPC-Web, which has them instead of trailers if a call fails.
+const RESPONSE_HEADERS: [&str; 3] = ["grpc-message", "grpc-status", "grpc-status-details-bin"];
+
+/// Returns the layer that answers preflight requests and marks responses. A session token comes in a
+/// header and never in a cookie, so no response depends on what the browser adds by itself.
+pub(super) fn layer(allowed_origins: &[HeaderValue]) -> CorsLayer {
+    CorsLayer::new()
+        .allow_origin(allowed_origins.to_vec())
+        .allow_methods([Method::GET, Method::POST])
+        .allow_headers(REQUEST_HEADERS.map(HeaderName::from_static))
+        .expose_headers(RESPONSE_HEADERS.map(HeaderName::from_static))
+        .max_age(MAX_AGE)
+        .vary([
+            header::ORIGIN,
+            header::ACCESS_CONTROL_REQUEST_METHOD,
+            header::ACCESS_CONTROL_REQUEST_HEADERS,
+        ])
+}

@@ -1,0 +1,345 @@
+//! gRPC-Web and Connect, over HTTP/1.1, as browsers and `curl` call a public server.
+
+use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering::SeqCst};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use bytes::Bytes;
+use futures::{StreamExt as _, stream};
+use http::{Method, Request, Response, StatusCode, request};
+use http_body_util::BodyExt as _;
+use microblog_chassis::{File, Service, Web, status};
+use microblog_domain::Invalid;
+use microblog_proto::user::{GetUserByNameRequest, GetUserByNameResponse, VerifyResponse};
+use microblog_testkit::{PATIENCE, http, http_stream};
+use prost::Message as _;
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    sync::Semaphore,
+    time::timeout,
+};
+use tonic::Status;
+
+use crate::support::{NAME, Server, Stub, config, eventually, request as grpc_request};
+
+const GET: &str = "/microblog.user.v1.UserService/GetUserByName";
+const VERIFY: &str = "/microblog.user.v1.UserService/Verify";
+const ORIGIN: &str = "https://example.org";
+const FILES: &[File] =
+    &[File { path: "/", content_type: "text/html; charset=utf-8", contents: "<p>a page</p>" }];
+
+fn web(stub: Stub) -> Service {
+    let allowed_origins = vec![ORIGIN.parse().unwrap()];
+    Service { web: Some(Web { allowed_origins, files: FILES }), ..stub.service() }
+}
+
+fn post(path: &str, content_type: &str) -> request::Builder {
+    Request::post(path).header("content-type", content_type)
+}
+
+/// Calls a method with JSON.
+async fn call(server: &Server, path: &str, message: &str) -> (StatusCode, Value) {
+    let request = post(path, "application/json").body(message.to_owned()).unwrap();
+    answer(http(server.address, request).await)
+}
+
+fn answer(response: Response<Bytes>) -> (StatusCode, Value) {
+    assert_eq!(response.headers()["content-type"], "application/json");
+    (response.status(), serde_json::from_slice(response.body()).unwrap())
+}
+
+/// Returns the code of an error, and its reason.
+fn code_and_reason(error: &Value) -> (&str, &str) {
+    let details = error["details"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let info = details.iter().find(|detail| detail["type"] == "google.rpc.ErrorInfo");
+    let reason = info.and_then(|info| info["debug"]["reason"].as_str());
+    (error["code"].as_str().unwrap(), reason.unwrap_or_default())
+}
+
+/// Splits a body of a stream into its messages, each with its flags.
+fn envelopes(mut body: &[u8]) -> Vec<(u8, Vec<u8>)> {
+    let mut envelopes = Vec::new();
+    while let [flags, a, b, c, d, rest @ ..] = body {
+        let (message, others) = rest.split_at(u32::from_be_bytes([*a, *b, *c, *d]) as usize);
+        envelopes.push((*flags, message.to_vec()));
+        body = others;
+    }
+    assert!(body.is_empty());
+    envelopes
+}
+
+fn enveloped(message: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(message.len()).unwrap();
+    [&[0][..], &length.to_be_bytes(), message].concat()
+}
+
+#[tokio::test]
+async fn a_call_with_json_is_a_call_of_the_same_handler() {
+    let stub = Stub::new().get(|request| async move {
+        // Metadata of the caller arrives; headers of its protocol do not.
+        let metadata = request.metadata();
+        assert_eq!(metadata.get("authorization").unwrap(), "Bearer token");
+        assert_eq!(metadata.get("connect-protocol-version"), None);
+        let timeout = metadata.get("grpc-timeout").unwrap().to_str().unwrap();
+        assert!((1..=5_000_000).contains(&timeout.trim_end_matches('u').parse().unwrap()));
+        Ok(request.into_inner().name)
+    });
+    let server = Server::start(web(stub), config());
+    let call = |content_type, message: Vec<u8>| {
+        let request = post(GET, content_type).header("authorization", "Bearer token");
+        let request = request.header("connect-protocol-version", "1");
+        // A caller of Connect has no use for it.
+        let request = request.header("grpc-timeout", "1n");
+        http(server.address, request.header("connect-timeout-ms", "5000").body(message).unwrap())
+    };
+    for content_type in ["application/json", "application/json; charset=utf-8"] {
+        let json = call(content_type, br#"{"name": "ada", "unknown": {}}"#.to_vec()).await;
+        assert_eq!(answer(json), (StatusCode::OK, json!({"user": {"name": "ada"}})));
+    }
+    let message = GetUserByNameRequest { name: "ada".to_owned() }.encode_to_vec();
+    let proto = call("application/proto", message).await;
+    let user = GetUserByNameResponse::decode(proto.into_body()).unwrap().user.unwrap();
+    assert_eq!(user.name, "ada");
+}
+
+#[tokio::test]
+async fn only_reads_have_get() {
+    let server = Server::start(web(Stub::new()), config());
+    let get = |path: &str, message: &str| {
+        let query = format!("{path}?connect=v1&encoding=json&message={message}");
+        http(server.address, Request::get(query).body("").unwrap())
+    };
+    let read = get(GET, "%7B%22name%22%3A%22ada%22%7D").await;
+    assert_eq!(answer(read), (StatusCode::OK, json!({"user": {"name": "ada"}})));
+    let write = get("/microblog.user.v1.UserService/Register", "%7B%7D").await;
+    assert_eq!(write.status(), StatusCode::METHOD_NOT_ALLOWED);
+}
+
+#[tokio::test]
+async fn errors_have_the_code_and_the_details_of_grpc() {
+    let stub = Stub::new()
+        .get(|_| async { Err(status::invalid([Invalid::new("name", "must not be empty")])) });
+    let server = Server::start(web(stub), config());
+    let (http_status, error) = call(&server, GET, "{}").await;
+    assert_eq!(http_status, StatusCode::BAD_REQUEST);
+    assert_eq!(code_and_reason(&error), ("invalid_argument", "INVALID_FIELD"));
+    assert_eq!(error["message"], "name: must not be empty");
+    let fields = &error["details"][1];
+    assert_eq!(fields["type"], "google.rpc.BadRequest");
+    let expected = json!([{"field": "name", "description": "must not be empty"}]);
+    assert_eq!(fields["debug"]["fieldViolations"], expected);
+    let status = server.client().get_user_by_name(grpc_request(None)).await.unwrap_err();
+    let details = tonic_types::pb::Status::decode(status.details()).unwrap().details;
+    let value = STANDARD.encode(&details[1].value);
+    assert_eq!(fields["value"], value.trim_end_matches('='));
+}
+
+#[tokio::test]
+async fn a_call_ends_at_its_deadline_and_with_its_connection() {
+    let dropped = Arc::new(AtomicBool::new(false));
+    struct Dropped(Arc<AtomicBool>);
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            self.0.store(true, SeqCst);
+        }
+    }
+    let (on_drop, gate) = (dropped.clone(), Arc::new(Semaphore::new(0)));
+    let started = gate.clone();
+    let stub = Stub::new().get(move |_| {
+        let (dropped, started) = (Dropped(on_drop.clone()), started.clone());
+        async move {
+            started.add_permits(1);
+            std::future::pending::<()>().await;
+            drop(dropped);
+            Ok(String::new())
+        }
+    });
+    let server = Server::start(web(stub), config());
+    let request = post(GET, "application/json").header("connect-timeout-ms", "50");
+    let (http_status, error) = answer(http(server.address, request.body("{}").unwrap()).await);
+    assert_eq!(http_status, StatusCode::GATEWAY_TIMEOUT);
+    assert_eq!(code_and_reason(&error).0, "deadline_exceeded");
+    assert!(dropped.swap(false, SeqCst));
+    gate.acquire().await.unwrap().forget();
+    let address = server.address;
+    let caller = tokio::spawn(async move {
+        http(address, post(GET, "application/json").body("{}").unwrap()).await
+    });
+    gate.acquire().await.unwrap().forget();
+    caller.abort();
+    let _ = caller.await;
+    eventually("the call is cancelled", async || dropped.load(SeqCst)).await;
+}
+
+/// A stream of one message and an error.
+fn verify() -> Stub {
+    Stub::new().verify(|| {
+        let first = VerifyResponse { users_checked: 7, ..Default::default() };
+        stream::iter([Ok(first), Err(Status::not_found("no more"))]).boxed()
+    })
+}
+
+#[tokio::test]
+async fn a_stream_ends_with_its_status() {
+    let server = Server::start(web(verify()), config());
+    let request = post(VERIFY, "application/connect+json").body(enveloped(b"{}")).unwrap();
+    let response = http(server.address, request).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    let [(0, first), (2, end)] = &envelopes(response.body())[..] else { panic!("{response:?}") };
+    let (first, end): (Value, Value) =
+        (serde_json::from_slice(first).unwrap(), serde_json::from_slice(end).unwrap());
+    assert_eq!(first, json!({"usersChecked": "7"}));
+    assert_eq!(end["error"]["code"], "not_found");
+}
+
+#[tokio::test]
+async fn messages_of_a_stream_come_at_once() {
+    let stub = Stub::new()
+        .verify(|| stream::iter([Ok(VerifyResponse::default())]).chain(stream::pending()).boxed());
+    let server = Server::start(web(stub), config());
+    for (content_type, body) in
+        [("application/connect+json", enveloped(b"{}")), ("application/grpc-web", enveloped(b""))]
+    {
+        let request = post(VERIFY, content_type).body(body).unwrap();
+        let mut response = http_stream(server.address, request).await;
+        let first = timeout(PATIENCE, response.frame()).await.unwrap().unwrap().unwrap();
+        assert!(first.into_data().unwrap().len() >= 5, "{content_type}");
+    }
+}
+
+#[tokio::test]
+async fn grpc_web_is_binary_or_text() {
+    let server = Server::start(web(Stub::new()), config());
+    let message = enveloped(&GetUserByNameRequest { name: "ada".to_owned() }.encode_to_vec());
+    let binary = post(GET, "application/grpc-web+proto").body(message.clone()).unwrap();
+    let binary = http(server.address, binary).await.into_body();
+    let [(0, answer), (128, trailers)] = &envelopes(&binary)[..] else { panic!("{binary:?}") };
+    let user = GetUserByNameResponse::decode(&answer[..]).unwrap().user.unwrap();
+    assert_eq!(user.name, "ada");
+    assert!(String::from_utf8_lossy(trailers).contains("grpc-status:0"));
+    let text = post(GET, "application/grpc-web-text").header("accept", "application/grpc-web-text");
+    let text = http(server.address, text.body(STANDARD.encode(message)).unwrap()).await;
+    // The trailers are encoded by themselves.
+    let first = STANDARD.encode(enveloped(answer));
+    assert!(text.body().starts_with(first.as_bytes()), "{text:?}");
+}
+
+#[tokio::test]
+async fn scripts_of_allowed_origins_may_call() {
+    let server = Server::start(web(Stub::new()), config());
+    for (origin, allowed) in [(ORIGIN, Some(ORIGIN)), ("https://example.com", None), ("null", None)]
+    {
+        let preflight = Request::builder()
+            .method(Method::OPTIONS)
+            .uri(GET)
+            .header("origin", origin)
+            .header("access-control-request-method", "POST")
+            .header("access-control-request-headers", "authorization,content-type");
+        let preflight = http(server.address, preflight.body("").unwrap()).await;
+        let call = post(GET, "application/json").header("origin", origin).body("{}").unwrap();
+        let call = http(server.address, call).await;
+        for response in [preflight, call] {
+            let header = response.headers().get("access-control-allow-origin");
+            assert_eq!(header.map(|value| value.to_str().unwrap()), allowed, "{response:?}");
+            assert_eq!(response.headers().get("access-control-allow-credentials"), None);
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_a_call_is_rejected() {
+    let mut limited = config();
+    limited.max_message_bytes = 10_000;
+    let server = Server::start(web(Stub::new()), limited);
+    let large = format!(r#"{{"name": "{}"}}"#, "x".repeat(10_000));
+    let deep = format!(r#"{{"name": "ada", "unknown": {}{}}}"#, "[".repeat(4000), "]".repeat(4000));
+    let malformed = ("invalid_argument", "MALFORMED_MESSAGE");
+    let messages: [(&[u8], _); 6] = [
+        (b"", malformed),
+        (b"[]", malformed),
+        (br#"{"name": 1}"#, malformed),
+        (br#"{"name": "ada"} {}"#, malformed),
+        (b"{\"name\": \"\xff\"}", malformed),
+        (large.as_bytes(), ("resource_exhausted", "MESSAGE_TOO_LARGE")),
+    ];
+    for (message, expected) in messages {
+        let request = post(GET, "application/json").body(message.to_vec()).unwrap();
+        let (http_status, error) = answer(http(server.address, request).await);
+        assert_eq!(code_and_reason(&error), expected, "{error}");
+        assert!(http_status.is_client_error(), "{http_status}");
+    }
+    // What is unknown is skipped, at any depth.
+    assert_eq!(call(&server, GET, &deep).await.0, StatusCode::OK);
+    for content_type in ["text/plain", "application/x-www-form-urlencoded", "application/jsonp"] {
+        let response = http(server.address, post(GET, content_type).body("{}").unwrap()).await;
+        assert_eq!(response.status(), StatusCode::UNSUPPORTED_MEDIA_TYPE);
+    }
+    let unknown = format!("/{NAME}/Invented");
+    assert_eq!(call(&server, &unknown, "{}").await.0, StatusCode::NOT_FOUND);
+    assert_eq!(call(&server, "/", "{}").await.0, StatusCode::NOT_FOUND);
+    let other = "/microblog.post.v1.PostService/GetPost";
+    assert_eq!(call(&server, other, "{}").await.0, StatusCode::NOT_FOUND);
+    let head = Request::head(GET).body("").unwrap();
+    assert_eq!(http(server.address, head).await.status(), StatusCode::METHOD_NOT_ALLOWED);
+    server.client().get_user_by_name(grpc_request(None)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_slow_message_is_not_waited_for() {
+    let mut impatient = config();
+    (impatient.default_timeout_ms, impatient.max_calls) = (200, 1);
+    let server = Server::start(web(Stub::new()), impatient);
+    let mut slow = TcpStream::connect(server.address).await.unwrap();
+    let head = format!(
+        "POST {GET} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{{"
+    );
+    slow.write_all(head.as_bytes()).await.unwrap();
+    // It occupies the only slot until then.
+    eventually("another call is rejected", async || {
+        let (_, error) = call(&server, GET, "{}").await;
+        code_and_reason(&error) == ("resource_exhausted", "OVERLOADED")
+    })
+    .await;
+    let mut response = String::new();
+    timeout(PATIENCE, slow.read_to_string(&mut response)).await.unwrap().unwrap();
+    assert!(response.starts_with("HTTP/1.1 504"), "{response}");
+    assert_eq!(call(&server, GET, "{}").await.0, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn files_run_no_scripts_from_elsewhere() {
+    let server = Server::start(web(Stub::new()), config());
+    for method in [Method::GET, Method::HEAD] {
+        let request = Request::builder().method(&method).uri("/?a").body("").unwrap();
+        let response = http(server.address, request).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(response.headers()["content-type"], FILES[0].content_type);
+        let policy = response.headers()["content-security-policy"].to_str().unwrap();
+        assert!(policy.starts_with("default-src 'none'; script-src 'self';"), "{policy}");
+        let expected = if method == Method::GET { FILES[0].contents } else { "" };
+        assert_eq!(response.body(), expected);
+    }
+}
+
+#[tokio::test]
+async fn a_server_behind_the_gateway_has_only_grpc() {
+    let server = Server::start(Stub::new().service(), config());
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream.write_all(format!("POST {GET} HTTP/1.1\r\nhost: a\r\n\r\n").as_bytes()).await.unwrap();
+    let mut response = Vec::new();
+    let _ = timeout(PATIENCE, stream.read_to_end(&mut response)).await.unwrap();
+    assert!(!response.starts_with(b"HTTP/1.1"), "{response:?}");
+}
+
+#[tokio::test]
+async fn health_is_readable_with_json() {
+    let server = Server::start(web(Stub::new()), config());
+    let path = "/grpc.health.v1.Health/Check";
+    eventually("it serves", async || {
+        call(&server, path, "{}").await == (StatusCode::OK, json!({"status": "SERVING"}))
+    })
+    .await;
+    let (_, error) = call(&server, path, r#"{"service": "unknown"}"#).await;
+    assert_eq!(error["code"], "not_found");
+}

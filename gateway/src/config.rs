@@ -87,6 +87,10 @@ pub struct Config {
           value_parser = origin)]
     pub allowed_origins: Vec<HeaderValue>,
 
+    /// Serves a page for browsers at /, to look at the system and to try it
+    #[arg(long, env = "MICROBLOG_PAGE")]
+    pub page: bool,
+
     /// Rate limits
     #[command(flatten)]
     pub limits: limits::Config,

@@ -53,6 +53,7 @@ mod errors;
 mod feed_metrics;
 mod hydration;
 pub mod limits;
+mod page;
 mod paging;
 mod rpc;
 mod sessions;
@@ -104,7 +105,10 @@ pub fn service(config: &Config, limits: Limits, peers: Peers, worker: Worker) ->
         name: gateway_service_server::SERVICE_NAME,
         routes: Rpc::into_routes(gateway, config.chassis.max_message_bytes),
         handler: None,
-        web: Some(Web { allowed_origins: config.allowed_origins.clone(), files: &[] }),
+        web: Some(Web {
+            allowed_origins: config.allowed_origins.clone(),
+            files: if config.page { page::FILES } else { &[] },
+        }),
         ready: std::sync::Arc::new(|| future::ready(true).boxed()),
         background: eviction.into_iter().chain(deletion).collect(),
     }

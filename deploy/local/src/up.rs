@@ -150,6 +150,7 @@ fn flags(args: &Args, data: &DataDir, access: &Access) -> anyhow::Result<Flags> 
         flags.entry(server).or_default().push(format!("--database-url={url}").into());
     }
     let gateway = flags.entry(Server::Gateway).or_default();
+    gateway.push("--page".into());
     gateway.extend(no_limits_per_address().into_iter().map(Into::into));
     Ok(flags)
 }

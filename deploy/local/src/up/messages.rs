@@ -13,7 +13,7 @@ use crate::{
     services::{SERVERS, Server},
 };
 
-const BUF_CURL: &str = "buf curl --http2-prior-knowledge --protocol grpc";
+const CURL: &str = "curl -s -H 'content-type: application/json'";
 
 /// Prints the servers and their addresses. The URLs of other databases are not printed, since they
 /// may contain passwords.
@@ -50,13 +50,15 @@ pub(super) fn ready(port_base: u16) {
     println!(
         "ready
 
+Open {gateway}/ in a browser.
+
 Try next, in another terminal and in this order:
 
   # import a follow graph, `follower following` per line; replace - by a file name, gzipped or not
   printf 'ada bob\\nbob ada\\ncleo ada\\n' | {import} -
 
   # who follows ada?
-  {BUF_CURL} -d '{{\"user\": {{\"name\": \"ada\"}}}}' \\
+  {CURL} -d '{{\"user\": {{\"name\": \"ada\"}}}}' \\
     {gateway}/microblog.gateway.v1.GatewayService/ViewFollowers
 
   # run a tour through the API
@@ -76,11 +78,11 @@ pub(super) fn demo_graph(port_base: u16, graph: &DemoGraph, post_id: Option<u64>
 The demo graph is ready. To view the home timeline of {viewer}, and then the
 followers of {star}:
 
-  token=$({BUF_CURL} -d '{{\"login\": \"{viewer}\", \"password\": \"{PASSWORD}\"}}' \\
-    {gateway}/microblog.gateway.v1.GatewayService/Login | sed -n 's/.*\"token\": *\"\\(.*\\)\".*/\\1/p')
-  {BUF_CURL} -H \"authorization: Bearer $token\" -d '{{\"page_size\": 5}}' \\
+  token=$({CURL} -d '{{\"login\": \"{viewer}\", \"password\": \"{PASSWORD}\"}}' \\
+    {gateway}/microblog.gateway.v1.GatewayService/Login | sed 's/.*\"token\":\"\\([^\"]*\\)\".*/\\1/')
+  {CURL} -H \"authorization: Bearer $token\" -d '{{\"page_size\": 5}}' \\
     {gateway}/microblog.gateway.v1.GatewayService/ViewHome
-  {BUF_CURL} -H \"authorization: Bearer $token\" -d '{{\"user\": {{\"name\": \"{star}\"}}}}' \\
+  {CURL} -H \"authorization: Bearer $token\" -d '{{\"user\": {{\"name\": \"{star}\"}}}}' \\
     {gateway}/microblog.gateway.v1.GatewayService/ViewFollowers"
     );
     let Some(post_id) = post_id else { return };
@@ -88,9 +90,9 @@ followers of {star}:
         "
 And a post of {star}, with its comments:
 
-  {BUF_CURL} -H \"authorization: Bearer $token\" -d '{{\"post_id\": {post_id}}}' \\
+  {CURL} -H \"authorization: Bearer $token\" -d '{{\"post_id\": {post_id}}}' \\
     {gateway}/microblog.gateway.v1.GatewayService/ViewPost
-  {BUF_CURL} -H \"authorization: Bearer $token\" -d '{{\"post_id\": {post_id}}}' \\
+  {CURL} -H \"authorization: Bearer $token\" -d '{{\"post_id\": {post_id}}}' \\
     {gateway}/microblog.gateway.v1.GatewayService/ViewComments"
     );
 }

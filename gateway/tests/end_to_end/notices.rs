@@ -26,7 +26,10 @@ use crate::{
     timeline_actions::{post_ids, texts},
 };
 
-const fn token_error(reason: ErrorReason, field: &'static [&'static str]) -> Expected<'static> {
+pub(crate) const fn token_error(
+    reason: ErrorReason,
+    field: &'static [&'static str],
+) -> Expected<'static> {
     (Code::InvalidArgument, reason, field)
 }
 
@@ -53,6 +56,19 @@ async fn followed() -> (System, Files) {
     })
     .await;
     (system, files)
+}
+
+/// Ann, and Bob, by whom she has unread notices: of posts, of a comment, and without either.
+pub(crate) async fn with_notices() -> (System, Files, [Member; 2]) {
+    let (system, files) = followed().await;
+    let [ann, bob] = [system.join("ann").await, system.join("bob").await];
+    let post = system.publish(&ann, "hello").await.id;
+    system.follow(&bob, &ann).await;
+    system.publish(&bob, "hello @ann").await;
+    system.comment(&bob, post, "nice").await;
+    system.like(&bob, post).await;
+    system.until_unread(&ann, [(Follow, 1), (Mention, 1), (Comment, 1), (Like, 1)]).await;
+    (system, files, [ann, bob])
 }
 
 /// What a notice shows: its kind, accounts, count, post and comment.
@@ -94,7 +110,11 @@ impl System {
     }
 
     /// Returns the first page of notices of some kinds.
-    async fn notices(&self, viewer: &Member, kinds: &[NoticeKind]) -> ViewNoticesResponse {
+    pub(crate) async fn notices(
+        &self,
+        viewer: &Member,
+        kinds: &[NoticeKind],
+    ) -> ViewNoticesResponse {
         self.notices_page(viewer, kinds, 200, "").await
     }
 
@@ -113,7 +133,7 @@ impl System {
         }
     }
 
-    async fn unread(&self, viewer: &Member) -> Counts {
+    pub(crate) async fn unread(&self, viewer: &Member) -> Counts {
         let request = gateway::CountUnreadRequest::default();
         let response = self.gateway().count_unread(viewer.request(request)).await.unwrap();
         let counts = response.into_inner().counts;
@@ -152,7 +172,12 @@ impl System {
     }
 
     /// Creates posts of an author that mention Ann, and waits for her notices.
-    async fn mention_ann(&self, author: &Member, ann: &Member, count: usize) -> Vec<u64> {
+    pub(crate) async fn mention_ann(
+        &self,
+        author: &Member,
+        ann: &Member,
+        count: usize,
+    ) -> Vec<u64> {
         let before = self.notices(ann, &[Mention]).await.notices.len();
         let texts = (0..count).map(|i| format!("{i} @ann")).collect();
         let ids = self.publish_many(author, texts).await;
@@ -163,7 +188,7 @@ impl System {
         ids
     }
 
-    async fn watch_notices(
+    pub(crate) async fn watch_notices(
         &self,
         viewer: &Member,
         since_token: &str,
@@ -173,7 +198,7 @@ impl System {
     }
 }
 
-async fn next<T>(watch: &mut Streaming<T>) -> T {
+pub(crate) async fn next<T>(watch: &mut Streaming<T>) -> T {
     let message = timeout(PATIENCE, watch.message()).await.expect("a message");
     message.unwrap().expect("no end")
 }

@@ -10,6 +10,7 @@ use tonic::{Code, Response, Status};
 
 use crate::{
     errors::{Expected, POST_NOT_FOUND, TOKEN_INVALID, USER_NOT_FOUND, assert_error, invalid},
+    notices::with_notices,
     sessions::log_in,
     stages::with_posts,
     system::{Flags, Jobs, Member, PASSWORD, System, by_id, by_name},
@@ -77,6 +78,11 @@ async fn a_read_of_an_ended_session_shows_nothing_and_reports_no_other_error() {
     check!(view_mutes, gateway::ViewMutesRequest::default(), None, calls);
     let calls = ["timeline.CountNew", authenticate];
     check!(count_new, gateway::CountNewRequest::default(), None, calls);
+    let calls = ["notice.ListNotices", authenticate];
+    check!(view_notices, gateway::ViewNoticesRequest::default(), None, calls);
+    check!(count_unread, gateway::CountUnreadRequest::default(), None, calls);
+    let calls = ["notice.ListMentions", authenticate];
+    check!(view_mentions, gateway::ViewMentionsRequest::default(), None, calls);
     let calls = [&counts[..], &[authenticate, "user.GetAccount"]].concat();
     check!(me, gateway::MeRequest {}, None, calls);
     let by_name = || gateway::ViewUserRequest { user: by_name("bob") };
@@ -88,6 +94,13 @@ async fn a_read_of_an_ended_session_shows_nothing_and_reports_no_other_error() {
     check!(view_home, home(), Some(DAMAGED), [timeline, authenticate]);
     let count = || gateway::CountNewRequest { since_token: page_token() };
     check!(count_new, count(), Some(DAMAGED_SINCE), ["timeline.CountNew", authenticate]);
+    let notices = || gateway::ViewNoticesRequest { page_token: page_token(), ..Default::default() };
+    check!(view_notices, notices(), Some(DAMAGED), ["notice.ListNotices", authenticate]);
+    let kinds = || gateway::CountUnreadRequest { kinds: vec![0] };
+    let expected = Some(invalid(&["kinds[0]"]));
+    check!(count_unread, kinds(), expected, ["notice.ListNotices", authenticate]);
+    let mentions = || gateway::ViewMentionsRequest { page_token: page_token(), page_size: 0 };
+    check!(view_mentions, mentions(), Some(DAMAGED), ["notice.ListMentions", authenticate]);
     let user = by_id(bob.id);
     let posts = || gateway::ViewUserTimelineRequest {
         user: user.clone(),
@@ -102,6 +115,27 @@ async fn a_read_of_an_ended_session_shows_nothing_and_reports_no_other_error() {
     check!(view_followers, followers(unknown), Some(USER_NOT_FOUND), calls);
     let own = || gateway::ViewFollowersRequest { not_followed_back: true, ..followers(bob.id) };
     check!(view_followers, own(), Some(invalid(&["not_followed_back"])), [authenticate]);
+}
+
+#[tokio::test]
+async fn a_read_of_notices_of_an_ended_session_shows_nothing() {
+    let (system, _files, _) = with_notices().await;
+    let accounts = ["relation.BatchGetRelations", "user.Authenticate", "user.BatchGetUsers"];
+    let calls = ["notice.ListNotices", "post.BatchGetPosts", "post.GetComment"];
+    let calls = [calls, accounts].concat();
+    let read = async |ann: &Member| {
+        system.gateway().view_notices(ann.request(gateway::ViewNoticesRequest::default())).await
+    };
+    assert_refused(&system, "ViewNotices", (None, &calls), read).await;
+    let read = async |ann: &Member| {
+        system.gateway().count_unread(ann.request(gateway::CountUnreadRequest::default())).await
+    };
+    assert_refused(&system, "CountUnread", (None, &calls), read).await;
+    let calls = [&["notice.ListMentions", "post.BatchGetPosts"][..], &accounts].concat();
+    let read = async |ann: &Member| {
+        system.gateway().view_mentions(ann.request(gateway::ViewMentionsRequest::default())).await
+    };
+    assert_refused(&system, "ViewMentions", (None, &calls), read).await;
 }
 
 #[tokio::test]

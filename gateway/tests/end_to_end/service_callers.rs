@@ -18,6 +18,7 @@ use tonic::{Code, Request};
 use crate::{
     actions::request_id,
     errors::{Expected, TOKEN_INVALID, TOKEN_MISSING, assert_error},
+    notices::{next, token_error, with_notices},
     stages::with_posts,
     system::{Member, System, by_id, configured, gateway_service, with_token},
     timeline_actions::without_jobs,
@@ -171,7 +172,7 @@ async fn a_viewer_that_does_not_exist_is_rejected_by_every_kind_of_call() {
         "Me",
         "ViewPosts",
     ];
-    let callers = Callers::start(&system, &methods, ACTING);
+    let callers = Callers::start(&system, &[&methods[..], &NOTICES].concat(), ACTING);
     let since_token = system.home(&bob, 0, "", "").await.since_token;
     system.delete_account_only(&bob).await;
     for gone in [bob.id, 4096] {
@@ -197,6 +198,7 @@ async fn a_viewer_that_does_not_exist_is_rejected_by_every_kind_of_call() {
         let posts = gateway::ViewPostsRequest { post_ids: vec![4096], unasked: false };
         let posts = gateway.view_posts(acting_for(gone, posts)).await;
         assert_error("ViewPosts", posts, VIEWER_NOT_FOUND);
+        assert_notices_error(&mut gateway, gone, "", VIEWER_NOT_FOUND).await;
     }
     let count = gateway::CountNewRequest { since_token };
     let count = callers.gateway.clone().count_new(acting_for(bob.id, count)).await;
@@ -375,6 +377,136 @@ async fn a_caller_makes_accounts_and_acts_for_these_only() {
     let delete = ann.request(gateway::DeleteAccountRequest::default());
     let without = gateway.delete_account(delete).await;
     assert_error("a password", without, crate::errors::invalid(&["password"]));
+}
+
+/// The calls for notices.
+const NOTICES: [&str; 5] =
+    ["ViewNotices", "CountUnread", "MarkSeen", "WatchNotices", "ViewMentions"];
+
+/// Checks the error of each call for notices of an account.
+async fn assert_notices_error(
+    gateway: &mut GatewayServiceClient<Peer>,
+    viewer: u64,
+    seen_token: &str,
+    expected: Expected<'_>,
+) {
+    let notices = acting_for(viewer, gateway::ViewNoticesRequest::default());
+    assert_error("ViewNotices", gateway.view_notices(notices).await, expected);
+    let count = acting_for(viewer, gateway::CountUnreadRequest::default());
+    assert_error("CountUnread", gateway.count_unread(count).await, expected);
+    let seen = acting_for(viewer, gateway::MarkSeenRequest { token: seen_token.to_owned() });
+    assert_error("MarkSeen", gateway.mark_seen(seen).await, expected);
+    let watch = acting_for(viewer, gateway::WatchNoticesRequest::default());
+    assert_error("WatchNotices", gateway.watch_notices(watch).await, expected);
+    let mentions = acting_for(viewer, gateway::ViewMentionsRequest::default());
+    assert_error("ViewMentions", gateway.view_mentions(mentions).await, expected);
+}
+
+#[tokio::test]
+async fn a_caller_reads_and_marks_notices_of_an_account_as_it_would() {
+    let (system, _files, [ann, bob]) = with_notices().await;
+    let carl = system.join("carl").await;
+    system.mention_ann(&carl, &ann, 1).await;
+    system.mute(&ann, &carl).await;
+    let (mut gateway, mut people) =
+        (Callers::start(&system, &NOTICES, ACTING).gateway, system.gateway());
+    let notices = gateway::ViewNoticesRequest::default;
+    let viewed = gateway.view_notices(acting_for(ann.id, notices())).await.unwrap().into_inner();
+    let own = people.view_notices(ann.request(notices())).await.unwrap().into_inner();
+    assert_eq!((viewed.notices.len(), &viewed.notices), (4, &own.notices));
+    let mentions = gateway::ViewMentionsRequest::default;
+    let viewed_mentions = gateway.view_mentions(acting_for(ann.id, mentions())).await.unwrap();
+    let own = people.view_mentions(ann.request(mentions())).await.unwrap().into_inner();
+    assert_eq!((own.posts.len(), own), (1, viewed_mentions.into_inner()));
+    let count = gateway::CountUnreadRequest::default;
+    let counted = gateway.count_unread(acting_for(ann.id, count())).await.unwrap();
+    let own = people.count_unread(ann.request(count())).await.unwrap().into_inner();
+    assert_eq!((own.counts.len(), own), (4, counted.into_inner()));
+    assert_error("no viewer", gateway.view_notices(by_caller(notices())).await, TOKEN_MISSING);
+
+    let seen = gateway::MarkSeenRequest { token: viewed.seen_token };
+    assert_error("no viewer", gateway.mark_seen(by_caller(seen.clone())).await, TOKEN_MISSING);
+    let marked = gateway.mark_seen(acting_for(bob.id, seen.clone())).await;
+    let mismatch = token_error(ErrorReason::PageTokenMismatch, &["token"]);
+    assert_error("another account's", marked, mismatch);
+    assert_eq!(system.unread(&ann).await.len(), 4);
+    gateway.mark_seen(acting_for(ann.id, seen)).await.unwrap();
+    assert!(system.unread(&ann).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_caller_without_rights_reads_no_notices_and_marks_none_as_seen() {
+    let (system, _files, [ann, _]) = with_notices().await;
+    let before = system.unread(&ann).await;
+    let token = system.notices(&ann, &[]).await.seen_token;
+    system.recorder.calls();
+    for (methods, rest) in [(&["ViewUsers"][..], ACTING), (&NOTICES, "")] {
+        let mut gateway = Callers::start(&system, methods, rest).gateway;
+        assert_notices_error(&mut gateway, ann.id, &token, CALLER_NOT_ALLOWED).await;
+    }
+    let mut reader = Callers::start(&system, &["ViewNotices"], ACTING).gateway;
+    let marked = reader.mark_seen(acting_for(ann.id, gateway::MarkSeenRequest { token })).await;
+    assert_error("it may only read", marked, CALLER_NOT_ALLOWED);
+    assert_eq!(system.recorder.calls(), Vec::<String>::new());
+    assert_eq!(system.unread(&ann).await, before);
+}
+
+#[tokio::test]
+async fn a_caller_reads_and_marks_notices_of_its_own_accounts_only() {
+    let (system, _files, [ann, bob]) = with_notices().await;
+    let methods = [&NOTICES[..], &["EnsureUser"]].concat();
+    let mut gateway = Callers::start(&system, &methods, OWN).gateway;
+    let eve = gateway.ensure_user(by_caller(ensure("1", "eve"))).await.unwrap().into_inner();
+    let eve = eve.user.unwrap().id;
+    system.publish(&bob, "hello @eve").await;
+    let count = async || {
+        let request = acting_for(eve, gateway::CountUnreadRequest::default());
+        gateway.clone().count_unread(request).await.unwrap().into_inner().counts.len()
+    };
+    eventually("the mention arrives", PATIENCE, async || count().await == 1).await;
+    let notices = acting_for(eve, gateway::ViewNoticesRequest::default());
+    let token = gateway.clone().view_notices(notices).await.unwrap().into_inner().seen_token;
+    let seen = acting_for(eve, gateway::MarkSeenRequest { token });
+    gateway.clone().mark_seen(seen).await.unwrap();
+    assert_eq!(count().await, 0);
+
+    let before = system.unread(&ann).await;
+    let token = system.notices(&ann, &[]).await.seen_token;
+    assert_notices_error(&mut gateway, ann.id, &token, CALLER_NOT_ALLOWED).await;
+    assert_eq!(system.unread(&ann).await, before);
+}
+
+#[tokio::test]
+async fn a_stream_of_notices_ends_with_the_rights_of_its_caller() {
+    let (system, _files, [ann, bob]) = with_notices().await;
+    let post = system.publish(&ann, "one more").await.id;
+    let mut own = system.watch_notices(&ann, "").await;
+    next(&mut own).await;
+    let mut watches = Vec::new();
+    // Removed, without the method, for no account, and for its own accounts only.
+    for change in [
+        ("other", &NOTICES[..], ACTING, ErrorReason::CallerInvalid),
+        ("search", &["ViewNotices"], ACTING, ErrorReason::CallerNotAllowed),
+        ("search", &NOTICES, "", ErrorReason::CallerNotAllowed),
+        ("search", &NOTICES, OWN, ErrorReason::CallerNotAllowed),
+    ] {
+        let callers = Callers::start(&system, &NOTICES, ACTING);
+        let request = acting_for(ann.id, gateway::WatchNoticesRequest::default());
+        let mut watch = callers.gateway.clone().watch_notices(request).await.unwrap().into_inner();
+        assert!(next(&mut watch).await.notices.is_empty());
+        watches.push((callers, watch, change));
+    }
+    system.like(&bob, post).await;
+    let expected = next(&mut own).await.notices;
+    assert_eq!(expected.len(), 1);
+    for (callers, watch, (name, methods, rest, _)) in &mut watches {
+        assert_eq!(next(watch).await.notices, expected);
+        callers.write(name, methods, rest);
+    }
+    for (_callers, mut watch, change) in watches {
+        let ended = timeout(PATIENCE, watch.message()).await.unwrap().unwrap_err();
+        assert_eq!(status::reason_of(&ended), Some(change.3), "{change:?}");
+    }
 }
 
 #[tokio::test]

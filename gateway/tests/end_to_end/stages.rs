@@ -1,10 +1,11 @@
 //! How many service calls each view makes, and how many of them one after the other.
 
-use microblog_proto::gateway;
+use microblog_proto::{gateway, notice::NoticeKind};
 use microblog_testkit::Topology;
 
 use crate::{
     actions::request_as,
+    notices::with_notices,
     system::{Flags, Jobs, Member, System, by_id, by_name},
 };
 
@@ -119,4 +120,30 @@ async fn views_take_few_calls_in_few_stages() {
         })
         .await;
     }
+}
+
+#[tokio::test]
+async fn views_of_notices_take_few_calls_in_few_stages() {
+    let (system, _files, [ann, _]) = with_notices().await;
+    for (kinds, cost) in [
+        (&[][..], (5, 3)),
+        (&[NoticeKind::Mention, NoticeKind::Like], (4, 3)),
+        (&[NoticeKind::Follow], (3, 2)),
+    ] {
+        assert_cost(&system, "notices", cost, async || {
+            let page = system.notices(&ann, kinds).await;
+            assert_eq!(page.notices.len(), if kinds.is_empty() { 4 } else { kinds.len() });
+        })
+        .await;
+    }
+    assert_cost(&system, "unread", (5, 3), async || {
+        assert_eq!(system.unread(&ann).await.len(), 4);
+    })
+    .await;
+    assert_cost(&system, "mentions", (4, 3), async || {
+        let request = ann.request(gateway::ViewMentionsRequest::default());
+        let response = system.gateway().view_mentions(request).await.unwrap();
+        assert_eq!(response.into_inner().posts.len(), 1);
+    })
+    .await;
 }

@@ -23,11 +23,13 @@ use crate::call_recorder::CallRecorder;
 
 pub(crate) const PASSWORD: &str = "correct horse battery";
 
-/// Which background jobs of the services run.
+/// Which background jobs run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Jobs {
     /// All of them.
     Run,
+    /// All but those of the gateway, whose calls would be recorded.
+    OfServices,
     /// None, so that only the test causes changes.
     Rest,
 }
@@ -42,7 +44,7 @@ pub(crate) struct Flags<'a> {
     pub(crate) timeline: &'a [&'a str],
 }
 
-/// Starts a system whose services have databases.
+/// Starts a system whose services have databases, without the gateway's jobs.
 pub(crate) async fn recorded() -> (System, Files) {
     let files = Files::new();
     let url =
@@ -55,7 +57,7 @@ pub(crate) async fn recorded() -> (System, Files) {
         post: &post,
         ..Flags::default()
     };
-    let system = System::start_on(Topology::Single, Jobs::Run, flags).await;
+    let system = System::start_on(Topology::Single, Jobs::OfServices, flags).await;
     (system, files)
 }
 
@@ -107,7 +109,8 @@ impl System {
         }
         let peers = Peers { user, relation, post, timeline, notice };
         let service = gateway_service(&config(), peers.clone(), Worker::ONLY);
-        let gateway = local(service, jobs, &mut running);
+        let own_jobs = if jobs == Jobs::Run { Jobs::Run } else { Jobs::Rest };
+        let gateway = local(service, own_jobs, &mut running);
         Self { store, peers, recorder, gateway, _jobs: running }
     }
 
@@ -304,7 +307,7 @@ pub(crate) async fn post_service(
 /// Returns a peer that calls a service within the process, and starts the service's jobs.
 fn local(mut service: Service, jobs: Jobs, running: &mut JoinSet<()>) -> Peer {
     let background = std::mem::take(&mut service.background);
-    if jobs == Jobs::Run {
+    if jobs != Jobs::Rest {
         for job in background {
             running.spawn(job);
         }

@@ -1,6 +1,7 @@
 //! `microblog`: runs servers in one process, on one machine or in production, and has tools that
 //! call them.
 
+mod call;
 mod changes;
 mod demo;
 mod export;
@@ -8,9 +9,13 @@ mod import;
 mod restore;
 mod verify;
 
-use std::process::ExitCode;
+use std::{
+    io::{self, Write as _},
+    process::ExitCode,
+};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
+use clap_complete::Shell;
 use microblog_local::{edges, graph, keys, progress, remote, serve, tls::Tls, up};
 
 #[global_allocator]
@@ -38,7 +43,20 @@ enum Command {
     Restore(restore::Args),
     Export(export::Args),
     Changes(changes::Args),
+    Call(call::Args),
+    /// Prints a script with which a shell completes commands and options; bash and zsh also methods.
+    #[command(after_help = COMPLETION_EXAMPLES)]
+    Completion {
+        /// The shell.
+        shell: Shell,
+    },
 }
+
+const COMPLETION_EXAMPLES: &str = "\
+Examples:
+  source <(microblog completion bash)
+  microblog completion zsh > ~/.zfunc/_microblog     # a directory of $fpath
+  microblog completion fish > ~/.config/fish/completions/microblog.fish";
 
 fn main() -> ExitCode {
     let Cli { command, tls } = Cli::parse();
@@ -51,6 +69,8 @@ fn main() -> ExitCode {
         Command::Restore(args) => block_on(restore::run(args)),
         Command::Export(args) => block_on(export::run(args)),
         Command::Changes(args) => block_on(changes::run(args)),
+        Command::Call(args) => block_on(call::run(args)),
+        Command::Completion { shell } => print_completion(shell),
     });
     outcome.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
@@ -61,4 +81,11 @@ fn main() -> ExitCode {
 /// Runs an asynchronous command on one thread.
 fn block_on(command: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
+}
+
+fn print_completion(shell: Shell) -> anyhow::Result<ExitCode> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "microblog", &mut script);
+    io::stdout().write_all(&script)?;
+    Ok(ExitCode::SUCCESS)
 }

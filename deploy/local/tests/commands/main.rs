@@ -2,12 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helper fails with the test")]
 
+mod call;
 mod changes;
 mod databases;
 mod errors;
 mod export;
 mod launcher;
 mod limits;
+mod readme;
 mod restore;
 mod service_clients;
 mod timelines;

@@ -212,8 +212,9 @@ impl Eraser {
         let (store, mut after) = (self.tiered.store(), None);
         loop {
             let page = store.list(List::Comments(Order::Oldest), post, after, PAGE).await?;
-            let ids = page.entries.iter().filter_map(|entry| CommentId::new(entry.member));
-            for comment in store.comments(post, &ids.collect::<Vec<_>>()).await? {
+            let key = |entry: &Entry| Some((post, CommentId::new(entry.member)?));
+            let keys: Vec<_> = page.entries.iter().filter_map(key).collect();
+            for comment in store.comments(&keys).await? {
                 if by.contains(&comment.content.author) {
                     store.delete_comment(post, comment.id).await?;
                 }

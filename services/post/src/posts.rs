@@ -22,6 +22,8 @@
 //! it, and on no other; a post's counts are the lengths of its lists; `pending` and `outbox` are
 //! empty.
 
+use std::hash::Hash;
+
 use microblog_domain::{IdMap, IdSet, PostId, RequestId, UserId};
 
 use crate::{
@@ -309,7 +311,8 @@ impl Posts {
     }
 }
 
-fn deduplicated(ids: &[PostId]) -> Vec<PostId> {
+/// Returns ids without duplicates, in the given order.
+pub(crate) fn deduplicated<T: Copy + Ord + Hash>(ids: &[T]) -> Vec<T> {
     // Timelines are sorted, and have no duplicates.
     if ids.is_sorted_by(|one, next| one > next) {
         return ids.to_vec();

@@ -122,13 +122,11 @@ impl Reactions {
 
     // Finds a comment in either tier. Reads do not restore the post.
     async fn comment(&self, post: PostId, id: CommentId) -> Result<Option<Comment>, Error> {
-        if let Some(mut comments) = self.tiered.comments_in_redis(post, &[id]).await? {
-            return Ok(comments.pop());
-        }
-        if self.tiered.archived(&[post], None).await?.is_empty() {
+        let comment = self.tiered.comments(post, &[id]).await?.pop();
+        if comment.is_none() && self.tiered.exist(&[post]).await? != [true] {
             return Err(Error::PostNotFound);
         }
-        Ok(self.tiered.archive()?.comments(post, &[id]).await?.pop())
+        Ok(comment)
     }
 
     // Returns the comment that the request made before; fails if that request differed.

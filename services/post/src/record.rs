@@ -16,9 +16,7 @@ use std::{
 };
 
 use futures::{
-    FutureExt as _, Stream, StreamExt as _, TryStreamExt as _,
-    future::{self, BoxFuture},
-    stream,
+    FutureExt as _, Stream, StreamExt as _, TryStreamExt as _, future::BoxFuture, stream,
 };
 use microblog_domain::{CommentId, Partition, PostId, UserId};
 use microblog_keyspace::{self as keyspace, Entry, Order, Page, Recovery};
@@ -147,7 +145,7 @@ impl Tables for PostTables {
 struct Changes {
     posts: Vec<PostId>,
     deleted_posts: BTreeMap<PostId, u64>,
-    comments: BTreeMap<PostId, Vec<CommentId>>,
+    comments: BTreeSet<(PostId, CommentId)>,
     deleted_comments: BTreeMap<(PostId, CommentId), u64>,
     reactions: BTreeMap<(ReactionList, PostId, u64), Reaction>,
     requests: Vec<MadeByRequest>,
@@ -172,7 +170,7 @@ impl Changes {
                 self.deleted_posts.insert(id, stamp);
             }
             JournalEntry::Comment(post, id, made) => {
-                self.comments.entry(post).or_default().push(id);
+                self.comments.insert((post, id));
                 self.requests.push(made);
             }
             JournalEntry::Uncomment(post, id, stamp) => {
@@ -196,20 +194,20 @@ impl Changes {
     fn discard_parts_of_deleted(&mut self) {
         let deleted = &self.deleted_posts;
         self.posts.retain(|id| !deleted.contains_key(id));
-        self.comments.retain(|post, _| !deleted.contains_key(post));
+        self.comments.retain(|(post, _)| !deleted.contains_key(post));
         self.deleted_comments.retain(|(post, _), _| !deleted.contains_key(post));
         self.reactions.retain(|(_, post, _), _| !deleted.contains_key(post));
     }
 
     // Keeps parts of some posts alone.
     fn retain_parts_of(&mut self, posts: &BTreeSet<PostId>) {
-        self.comments.retain(|post, _| posts.contains(post));
+        self.comments.retain(|(post, _)| posts.contains(post));
         self.deleted_comments.retain(|(post, _), _| posts.contains(post));
         self.reactions.retain(|(_, post, _), _| posts.contains(post));
     }
 
     fn posts_with_parts(&self) -> Vec<PostId> {
-        let comments = self.comments.keys().copied();
+        let comments = self.comments.iter().map(|(post, _)| *post);
         let deleted = self.deleted_comments.keys().map(|(post, _)| *post);
         let reactions = self.reactions.keys().map(|(_, post, _)| *post);
         let posts: BTreeSet<_> = comments.chain(deleted).chain(reactions).collect();
@@ -237,11 +235,10 @@ impl PostTables {
             changes.retain_parts_of(&rows::existing(transaction, &posts).await?);
         }
         let mut counts = CountChanges::new();
-        let comments: Vec<_> = changes.comments.iter().collect();
-        for comments in comments.chunks(POSTS_AT_ONCE) {
-            let read = comments.iter().map(|(post, ids)| self.store.comments(**post, ids));
-            let read = future::try_join_all(read).await?;
-            rows::insert_comments(transaction, &read.concat(), &mut counts).await?;
+        let comments: Vec<_> = changes.comments.into_iter().collect();
+        for keys in comments.chunks(PAGE) {
+            let comments = self.store.comments(keys).await?;
+            rows::insert_comments(transaction, &comments, &mut counts).await?;
         }
         let ends = changes.deleted_comments.iter();
         let ends: Vec<_> = ends.map(|(&(post, id), &stamp)| (post, id, stamp)).collect();
@@ -422,8 +419,8 @@ impl PostTables {
         counts: &mut CountChanges,
     ) -> Result<(), RecordError> {
         let read = async |(post, page): (PostId, Vec<Entry>)| {
-            let ids = page.iter().filter_map(|entry| CommentId::new(entry.member));
-            self.store.comments(post, &ids.collect::<Vec<_>>()).await
+            let keys = page.iter().filter_map(|entry| Some((post, CommentId::new(entry.member)?)));
+            self.store.comments(&keys.collect::<Vec<_>>()).await
         };
         let lists = self.lists(List::Comments(Order::Oldest), posts);
         let mut lists = pin!(lists.map_ok(read).try_buffer_unordered(READ_TOGETHER));

@@ -184,12 +184,12 @@ impl Repair {
                 entries.filter_map(|entry| CommentId::new(entry.member)).collect();
             let have = store.have_bodies(id, &comments).await?.into_iter();
             let missing = comments.iter().zip(have).filter(|(_, has)| !has);
-            let missing: Vec<CommentId> = missing.map(|(&comment, _)| comment).collect();
+            let missing: Vec<_> = missing.map(|(&comment, _)| (id, comment)).collect();
             let archived = match self.tiered.archive() {
-                Ok(archive) => archive.comments(id, &missing).await?,
+                Ok(archive) => archive.comments(&missing).await?,
                 Err(_) => Vec::new(),
             };
-            for comment in missing {
+            for (_, comment) in missing {
                 let found = archived.iter().find(|archived| archived.id == comment);
                 let content = found.map(|found| &found.content);
                 if store.repair_comment(id, comment, content).await? {

@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status};
 use crate::{
     error::Error,
     post::Post,
-    posts::Posts,
+    posts::{Posts, deduplicated},
     reactions::Reactions,
     record::PostTables,
     repair::Repair,
@@ -215,6 +215,24 @@ impl PostService for Rpc {
         let comment =
             self.tiered.comments(post, &[id]).await?.pop().ok_or(Error::CommentNotFound)?;
         Ok(Response::new(pb::GetCommentResponse { comment: Some(wire::comment(comment)) }))
+    }
+
+    async fn batch_get_comments(
+        &self,
+        request: Request<pb::BatchGetCommentsRequest>,
+    ) -> RpcResult<pb::BatchGetCommentsResponse> {
+        let pb::BatchGetCommentsRequest { comments, allow_partial } = request.into_inner();
+        let keys = deduplicated(&wire::comment_keys(&comments)?);
+        let (comments, unavailable) = self.tiered.batch_comments(&keys, allow_partial).await?;
+        let mut comments: Vec<_> = comments.into_iter().map(wire::comment).collect();
+        let fitting = if allow_partial { wire::fitting(&comments) } else { comments.len() };
+        let remaining = comments.split_off(fitting).into_iter();
+        let key = |it: pb::Comment| pb::CommentKey { post_id: it.post_id, comment_id: it.id };
+        Ok(Response::new(pb::BatchGetCommentsResponse {
+            comments,
+            remaining: remaining.map(key).collect(),
+            unavailable: unavailable.into_iter().map(wire::comment_key).collect(),
+        }))
     }
 
     async fn delete_comment(

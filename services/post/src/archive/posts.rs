@@ -6,7 +6,10 @@ use microblog_domain::{CommentId, PostId, UserId};
 use microblog_keyspace::{Entry, Order};
 use microblog_record::{
     Damaged, Error,
-    sql::{check_partition, list, number, read, read_id, read_text, statement, text_column},
+    sql::{
+        SQLITE, check_partition, list, number, read, read_id, read_text, rows, statement,
+        text_column,
+    },
 };
 use sqlx::any::AnyRow;
 
@@ -267,18 +270,20 @@ impl Archive {
             .await
     }
 
-    /// Returns the existing comments among some on a post.
-    pub async fn comments(&self, post: PostId, ids: &[CommentId]) -> Result<Vec<Comment>, Error> {
-        if ids.is_empty() {
+    /// Returns the existing comments among some.
+    pub async fn comments(&self, keys: &[(PostId, CommentId)]) -> Result<Vec<Comment>, Error> {
+        if keys.is_empty() {
             return Ok(Vec::new());
         }
         let columns = self.comment_columns();
+        let backend = if self.database.is_embedded() { SQLITE } else { "" };
         let text = format!(
-            "SELECT {columns} FROM comments WHERE deleted = 0 AND post = $1 AND id IN ({})",
-            list(2, ids.len())
+            "SELECT {columns} FROM comments WHERE deleted = 0 AND (post, id) IN (VALUES {})",
+            rows(backend, keys.len(), 2)
         );
-        let query = statement(text).bind(number(post.get()));
-        let query = ids.iter().fold(query, |query, id| query.bind(number(id.get())));
+        let query = keys.iter().fold(statement(text), |query, (post, id)| {
+            query.bind(number(post.get())).bind(number(id.get()))
+        });
         self.database
             .read("SELECT comments", async move {
                 let rows = query.fetch_all(self.database.readers()).await?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use microblog_domain::{CommentId, PostId, RequestId, UserId};
-use microblog_keyspace::{Call, Entry, Error, Order, Page, redis::cmd};
+use microblog_keyspace::{Batch, Call, Entry, Error, Order, Page, decode, redis::cmd};
 
 use super::{
     REQUEST_TTL, Store,
@@ -201,29 +201,26 @@ impl Store {
         }
     }
 
-    /// Returns the existing, readable comments among some on a post, in the given order.
-    pub async fn comments(&self, post: PostId, ids: &[CommentId]) -> Result<Vec<Comment>, Error> {
-        if ids.is_empty() {
-            return Ok(Vec::new());
+    /// Returns the existing, readable comments among some, in the given order. One round trip to each
+    /// partition, sent together: a command for each sequence of comments on one post.
+    pub async fn comments(&self, ids: &[(PostId, CommentId)]) -> Result<Vec<Comment>, Error> {
+        let on_one_post = || ids.chunk_by(|(post, _), (next, _)| post == next);
+        let mut batch = Batch::new();
+        for ids in on_one_post() {
+            let post = ids[0].0;
+            let mut read = cmd("HMGET");
+            read.arg(keys::comment_bodies(post));
+            for (_, id) in ids {
+                read.arg(id.get());
+            }
+            batch.query(post.partition(), read);
         }
-        let mut read = cmd("HMGET");
-        read.arg(keys::comment_bodies(post));
-        for id in ids {
-            read.arg(id.get());
+        let mut comments = Vec::with_capacity(ids.len());
+        for (ids, bodies) in on_one_post().zip(self.keyspace.send(batch).await?) {
+            let bodies: Vec<Option<Vec<u8>>> = decode(bodies)?;
+            comments.extend(ids.iter().zip(bodies).filter_map(comment));
         }
-        let bodies: Vec<Option<Vec<u8>>> = self.keyspace.query(read).await?;
-        let comment = |(&id, body): (&CommentId, Option<Vec<u8>>)| {
-            // A malformed comment must not hide the others.
-            let content = CommentBody::read(&body?).inspect_err(|_| {
-                tracing::error!(
-                    post = post.get(),
-                    comment = id.get(),
-                    "malformed content of a comment"
-                );
-            });
-            Some(Comment { id, post, content: content.ok()? })
-        };
-        Ok(ids.iter().zip(bodies).filter_map(comment).collect())
+        Ok(comments)
     }
 
     /// Returns a page of a post's list.
@@ -263,4 +260,13 @@ pub(super) fn comment_call(function: &'static str, post: PostId, id: CommentId) 
         .issuing(partition)
         .arg(post.get())
         .arg(id.get())
+}
+
+/// Decodes a comment; `None` if it is missing or malformed.
+// A malformed comment must not hide the others.
+fn comment((&(post, id), body): (&(PostId, CommentId), Option<Vec<u8>>)) -> Option<Comment> {
+    let content = CommentBody::read(&body?).inspect_err(|_| {
+        tracing::error!(post = post.get(), comment = id.get(), "malformed content of a comment");
+    });
+    Some(Comment { id, post, content: content.ok()? })
 }

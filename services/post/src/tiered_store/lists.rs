@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use microblog_domain::{CommentId, PostId, Stamp, UserId};
+use microblog_domain::{CommentId, IdSet, PostId, Stamp, UserId};
 use microblog_keyspace::{Entry, Page};
 
 use super::{ATTEMPTS, TieredStore};
@@ -74,16 +74,62 @@ impl TieredStore {
 
     /// Returns the existing, readable comments among some on a post, in the given order.
     pub async fn comments(&self, post: PostId, ids: &[CommentId]) -> Result<Vec<Comment>, Error> {
-        if let Some(comments) = self.comments_in_redis(post, ids).await? {
-            return Ok(comments);
+        let keys: Vec<_> = ids.iter().map(|&id| (post, id)).collect();
+        Ok(self.batch_comments(&keys, false).await?.0)
+    }
+
+    /// Returns the existing, readable comments among some without duplicates, in the given order. If
+    /// partial results are allowed and the archive is unavailable, also those that may be in it, instead
+    /// of an error.
+    ///
+    /// One round trip to each partition, sent together, if all are in Redis; otherwise two or three more,
+    /// then two to the archive if their posts may be there.
+    pub(crate) async fn batch_comments(
+        &self,
+        keys: &[(PostId, CommentId)],
+        allow_partial: bool,
+    ) -> Result<(Vec<Comment>, Vec<(PostId, CommentId)>), Error> {
+        let comments = self.store.comments(keys).await?;
+        if comments.len() == keys.len() {
+            return Ok((comments, Vec::new()));
         }
-        if self.archived(&[post], None).await?.is_empty() {
-            return Ok(Vec::new());
+        let by_key = |comment: Comment| ((comment.post, comment.id), comment);
+        let mut found: HashMap<_, _> = comments.into_iter().map(by_key).collect();
+        let missing: Vec<_> = keys.iter().copied().filter(|key| !found.contains_key(key)).collect();
+        // A post is evicted with its comments.
+        let posts = posts_of(&missing);
+        let exist = self.store.exist(&posts).await?;
+        let in_redis = posts.iter().zip(exist).filter(|(_, exists)| *exists);
+        let in_redis: IdSet<_> = in_redis.map(|(&post, _)| post).collect();
+        let (missing, absent): (Vec<_>, Vec<_>) =
+            missing.into_iter().partition(|(post, _)| in_redis.contains(post));
+        // A restore may have happened in between.
+        found.extend(self.store.comments(&missing).await?.into_iter().map(by_key));
+        let mut unavailable = Vec::new();
+        let old = self.old(&posts_of(&absent)).await?;
+        match self.archived_comments(&absent, &old).await {
+            Ok(archived) => found.extend(archived.into_iter().map(by_key)),
+            Err(error) if allow_partial && error.is_outage() => {
+                unavailable = absent.into_iter().filter(|(post, _)| old.contains(post)).collect();
+            }
+            Err(error) => return Err(error),
         }
-        let found = self.archive()?.comments(post, ids).await?;
-        let mut found: HashMap<_, _> =
-            found.into_iter().map(|comment| (comment.id, comment)).collect();
-        Ok(ids.iter().filter_map(|id| found.remove(id)).collect())
+        Ok((keys.iter().filter_map(|key| found.remove(key)).collect(), unavailable))
+    }
+
+    // Returns the archived comments among some, on those of some posts that the archive has.
+    async fn archived_comments(
+        &self,
+        keys: &[(PostId, CommentId)],
+        posts: &[PostId],
+    ) -> Result<Vec<Comment>, Error> {
+        let posts = self.read_archive(posts, None).await?;
+        let keys = keys.iter().copied().filter(|(post, _)| posts.contains_key(post));
+        let keys: Vec<_> = keys.collect();
+        match &keys[..] {
+            [] => Ok(Vec::new()),
+            keys => Ok(self.archive()?.comments(keys).await?),
+        }
     }
 
     /// Returns a page of an account's archived comments on any posts, newest first.
@@ -99,23 +145,6 @@ impl TieredStore {
         comments.truncate(count);
         let entry = |comment: &Comment| Entry { member: comment.id.get(), score: comment.id.get() };
         Ok((Page { entries: comments.iter().map(entry).collect(), more }, comments))
-    }
-
-    /// Returns the same as [`Self::comments`] from Redis alone; `None` if the post is not there.
-    pub(crate) async fn comments_in_redis(
-        &self,
-        post: PostId,
-        ids: &[CommentId],
-    ) -> Result<Option<Vec<Comment>>, Error> {
-        let comments = self.store.comments(post, ids).await?;
-        if !comments.is_empty() || ids.is_empty() {
-            return Ok(Some(comments));
-        }
-        if self.store.exist(&[post]).await? != [true] {
-            return Ok(None);
-        }
-        // A restore may have happened in between.
-        Ok(Some(self.store.comments(post, ids).await?))
     }
 
     /// Returns a page of an author's posts, newest first, across both tiers. While the archive is
@@ -229,4 +258,10 @@ impl TieredStore {
             size = DELETED_PAGE;
         }
     }
+}
+
+/// Returns the posts of comments, each once.
+fn posts_of(comments: &[(PostId, CommentId)]) -> Vec<PostId> {
+    let posts: IdSet<_> = comments.iter().map(|(post, _)| *post).collect();
+    posts.into_iter().collect()
 }

@@ -63,6 +63,7 @@ async fn hot_posts_cost_the_same_as_without_an_archive(archives: &ArchiveServer)
         let (post, client) = (post_ids[3], || system.client.clone());
         let repost = system.repost(id(2), post).await.unwrap().id;
         system.like(id(2), post).await.unwrap();
+        let comment = system.comment(id(2), post, "well", 0).await.unwrap().id;
         costs.push([
             cost(system, async |_| {
                 let page = List::UserPosts(AUTHOR).page(&system.client, 20, "").await.unwrap();
@@ -101,6 +102,11 @@ async fn hot_posts_cost_the_same_as_without_an_archive(archives: &ArchiveServer)
             cost(system, async |_| {
                 let page = List::Likers(post).page(&system.client, 20, "").await.unwrap();
                 assert_eq!(page.0, [id(2)]);
+            })
+            .await,
+            cost(system, async |_| {
+                let found = system.batch_comments(&[(post, comment)], false).await.unwrap();
+                assert_eq!(found.comments.len(), 1);
             })
             .await,
         ]);

@@ -126,8 +126,12 @@ async fn is_unavailable<T>(what: &str, call: impl Future<Output = Result<T, Stat
 /// The state before the outage.
 struct Before {
     old: u64,
+    /// On the old post.
+    comment: u64,
     all: Vec<u64>,
     hot: u64,
+    /// On the hot post.
+    hot_comment: u64,
     repost_of_old: u64,
 }
 
@@ -139,15 +143,17 @@ async fn before(aging: &Aging) -> Before {
     }
     let old = all[11];
     system.like(FAN, old).await.unwrap();
-    system.comment(FAN, old, "well", 0).await.unwrap();
+    let comment = system.comment(FAN, old, "well", 0).await.unwrap().id;
+    let hot_comment = system.comment(FAN, all[0], "well", 0).await.unwrap().id;
     aging.evict(&all[3..]).await;
     // The repost restores its root; that is evicted again, and the repost stays.
     let repost_of_old = system.repost(NEW, old).await.unwrap().id;
     aging.evict(&[old]).await;
-    Before { old, hot: all[0], all, repost_of_old }
+    Before { old, comment, hot: all[0], hot_comment, all, repost_of_old }
 }
 
-async fn old_posts_are_unavailable(system: &System, Before { old, hot, .. }: &Before) {
+async fn old_posts_are_unavailable(system: &System, before: &Before) {
+    let Before { old, comment, hot, hot_comment, .. } = before;
     let (old, client) = (*old, || system.client.clone());
     is_unavailable("GetPost", system.get(old, FAN)).await;
     let request =
@@ -161,6 +167,16 @@ async fn old_posts_are_unavailable(system: &System, Before { old, hot, .. }: &Be
     let partial = client().batch_get_posts(request).await.unwrap().into_inner();
     assert_eq!((ids(&partial.posts), partial.unavailable_ids), (vec![*hot], vec![old]));
     assert_eq!(partial.remaining_ids, [] as [u64; 0]);
+    let request = pb::GetCommentRequest { post_id: old, comment_id: *comment };
+    is_unavailable("GetComment", client().get_comment(request)).await;
+    let keys = [(*hot, *hot_comment), (old, *comment), (*hot, *hot_comment)];
+    is_unavailable("BatchGetComments", system.batch_comments(&keys, false)).await;
+    let partial = system.batch_comments(&keys, true).await.unwrap();
+    let key = |it: &pb::Comment| (it.post_id, it.id);
+    assert_eq!(partial.comments.iter().map(key).collect::<Vec<_>>(), keys[..1]);
+    let unavailable = partial.unavailable.iter().map(|key| (key.post_id, key.comment_id));
+    assert_eq!(unavailable.collect::<Vec<_>>(), keys[1..2]);
+    assert_eq!(partial.remaining, []);
     let request = pb::BatchGetLikedRequest { user_id: FAN, post_ids: vec![old] };
     is_unavailable("BatchGetLiked", client().batch_get_liked(request)).await;
     for list in [List::Likers(old), List::oldest(old), List::newest(old), List::Reposts(old)] {

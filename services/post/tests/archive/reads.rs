@@ -100,6 +100,9 @@ async fn see(system: &System, world: &World) -> Seen {
             let page_token = page_token.clone();
             let request = pb::ListCommentsRequest { post_id, order, page_size, page_token };
             let page = client().list_comments(request).await.unwrap().into_inner();
+            let keys: Vec<_> = page.comments.iter().map(|it| (post_id, it.id)).collect();
+            let batch = system.batch_comments(&keys, false).await.unwrap();
+            assert_eq!(batch.comments, page.comments);
             for comment in &page.comments {
                 let request = pb::GetCommentRequest { post_id, comment_id: comment.id };
                 let one = client().get_comment(request).await.unwrap().into_inner().comment;

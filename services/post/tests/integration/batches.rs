@@ -1,4 +1,4 @@
-//! Batch reads of posts, and of likes.
+//! Batch reads of posts, comments and likes.
 
 use futures::future::join_all;
 use microblog_proto::post as pb;
@@ -9,7 +9,16 @@ use microblog_testkit::{
 use prost::Message as _;
 use tonic::Status;
 
-use crate::support::{self, System, id, lists::ids, names_fields};
+use crate::{
+    aging::Aging,
+    support::{
+        self, System,
+        archives::{ArchiveServer, Kind},
+        id,
+        lists::ids,
+        names_fields,
+    },
+};
 
 async fn batch(system: &System, post_ids: &[u64], viewer: u64) -> Result<Vec<pb::Post>, Status> {
     let request = pb::BatchGetPostsRequest {
@@ -193,5 +202,138 @@ async fn a_malformed_post_does_not_hide_the_others_of_a_batch() {
     }
     for viewer in [0, id(9)] {
         assert_eq!(ids(&batch(&system, &made, viewer).await.unwrap()), made[3..]);
+    }
+}
+
+/// Returns comments by their posts and ids: all, or the call fails.
+async fn comments(system: &System, keys: &[(u64, u64)]) -> Result<Vec<pb::Comment>, Status> {
+    let response = system.batch_comments(keys, false).await?;
+    assert!(response.remaining.is_empty() && response.unavailable.is_empty());
+    Ok(response.comments)
+}
+
+fn key(comment: &pb::Comment) -> (u64, u64) {
+    (comment.post_id, comment.id)
+}
+
+#[tokio::test]
+async fn a_batch_of_comments_is_deduplicated_and_in_the_given_order() {
+    for topology in [Single, Cluster] {
+        let system = System::start(topology).await;
+        let posts = join_all((0..50).map(|n| system.create(id(n + 1), "discuss"))).await;
+        let posts: Vec<_> = posts.into_iter().map(|post| post.unwrap().id).collect();
+        let comment =
+            |n: u64| system.comment(id(100 + n), posts[n as usize % 50], "one of many", 0);
+        let made = join_all((0..500).map(comment)).await;
+        let made: Vec<_> = made.into_iter().map(Result::unwrap).collect();
+        let all: Vec<_> = made.iter().map(key).collect();
+        assert_eq!(comments(&system, &all).await.unwrap(), made);
+        assert_eq!(comments(&system, &[]).await.unwrap(), []);
+        for comment in &made[..3] {
+            let request =
+                pb::GetCommentRequest { post_id: comment.post_id, comment_id: comment.id };
+            let alone = system.client.clone().get_comment(request).await.unwrap().into_inner();
+            assert_eq!(alone.comment.as_ref(), Some(comment), "alone as in a batch");
+        }
+
+        let [a, b, c] = [all[7], all[57], all[400]];
+        let (deleted, on_deleted) = (all[107], all[5]);
+        system.uncomment(id(207), deleted.0, deleted.1).await.unwrap();
+        system.delete(id(6), on_deleted.0).await.unwrap();
+        // On another post, on no post, and one that never was.
+        let others = [(b.0, c.1), (id(999), a.1), (a.0, id(999))];
+        let asked = [&[a, deleted, b, a, on_deleted], &others[..], &[c, b]].concat();
+        let found = comments(&system, &asked).await.unwrap();
+        assert_eq!(found.iter().map(key).collect::<Vec<_>>(), [a, b, c]);
+
+        let too_many: Vec<_> = all.iter().copied().chain([a]).collect();
+        names_fields(comments(&system, &too_many).await, &["comments"]);
+        let invalid = [a, (0, b.1), (c.0, c.1)];
+        names_fields(comments(&system, &invalid).await, &["comments[1].post_id"]);
+        names_fields(comments(&system, &[a, (b.0, 1 << 53)]).await, &["comments[1].comment_id"]);
+        assert_eq!(comments(&system, &[a; 500]).await.unwrap(), [made[7].clone()]);
+        system.settles().await;
+    }
+}
+
+#[tokio::test]
+async fn a_partial_batch_of_comments_names_what_does_not_fit() {
+    let system = System::start(Single).await;
+    let post = system.create(id(1), "discuss").await.unwrap().id;
+    let text = "微".repeat(2_000);
+    let made = join_all((0..400).map(|n| system.comment(id(n + 1), post, &text, 0))).await;
+    let all: Vec<_> = made.into_iter().map(|made| key(&made.unwrap())).collect();
+    let mut asked = [&all[..], &[all[0], (post, id(999))]].concat();
+    let mut found = Vec::new();
+    while !asked.is_empty() {
+        let response = system.batch_comments(&asked, true).await.unwrap();
+        assert!(response.encoded_len() < 2 * 1024 * 1024 + 16 * 1024);
+        assert!(!response.comments.is_empty() && response.unavailable.is_empty());
+        found.extend(response.comments.iter().map(key));
+        let remaining = response.remaining.iter();
+        asked = remaining.map(|key| (key.post_id, key.comment_id)).collect();
+    }
+    assert_eq!(found, all);
+    let response = system.batch_comments(&all[..10], true).await.unwrap();
+    assert_eq!((response.comments.len(), response.remaining.len()), (10, 0));
+    assert_eq!(comments(&system, &all[..300]).await.unwrap().len(), 300, "all without the option");
+}
+
+#[tokio::test]
+async fn a_malformed_comment_does_not_hide_the_others_of_a_batch() {
+    let system = System::start(Single).await;
+    let post = system.create(id(1), "discuss").await.unwrap().id;
+    let made = join_all((1..=3).map(|n| system.comment(id(n), post, "one of many", 0))).await;
+    let made: Vec<_> = made.into_iter().map(|made| key(&made.unwrap())).collect();
+    let bodies = format!("post:{{{}}}:comment_bodies:{post}", support::post(post).partition());
+    let damage = cmd("HSET").arg(bodies).arg(made[1].1).arg(b"\xff\xff").take();
+    damage.exec_async(&mut system.redis.nodes()[0].admin().await).await.unwrap();
+    let found = comments(&system, &made).await.unwrap();
+    assert_eq!(found.iter().map(key).collect::<Vec<_>>(), [made[0], made[2]]);
+}
+
+#[tokio::test]
+async fn a_batch_has_comments_on_posts_in_redis_and_in_the_archive() {
+    for (kind, topology) in [(Kind::Sqlite, Cluster), (Kind::Postgres, Single)] {
+        let archives = ArchiveServer::start(kind).await;
+        let aging = Aging::start_in(topology, &archives, 1, &[]).await;
+        let system = &aging.system;
+        let (mut made, mut posts) = (Vec::new(), Vec::new());
+        for author in (1..=4).map(id) {
+            // The newest post stays in Redis.
+            for text in ["restored", "deleted", "evicted", "stays"] {
+                let post = system.create(author, text).await.unwrap().id;
+                posts.push(post);
+                for n in 10..13 {
+                    made.push(system.comment(id(n), post, text, 0).await.unwrap());
+                }
+                let gone = made[made.len() - 2].id;
+                system.uncomment(id(11), post, gone).await.unwrap();
+            }
+        }
+        aging.age(&posts).await;
+        for posts in posts.chunks(4) {
+            assert!(support::keys_of(system, posts[2]).await.is_empty(), "the post is evicted");
+            assert!(!support::keys_of(system, posts[3]).await.is_empty(), "the post stays");
+            assert!(aging.tiered().restore(support::post(posts[0])).await.unwrap());
+            let author = system.get(posts[1], 0).await.unwrap().author_id;
+            system.delete(author, posts[1]).await.unwrap();
+        }
+        let mut asked: Vec<_> = made.iter().map(key).collect();
+        asked.reverse();
+        // Comments on one post do not follow each other.
+        asked.sort_by_key(|(_, comment)| comment % 7);
+        let is_there = |(_, comment): &(u64, u64)| {
+            let place = made.iter().position(|made| made.id == *comment).unwrap();
+            made[place].text != "deleted" && place % 3 != 1
+        };
+        let expected: Vec<_> = asked.iter().copied().filter(is_there).collect();
+        assert_eq!(expected.len(), 4 * 3 * 2);
+        for allow_partial in [false, true] {
+            let found = system.batch_comments(&asked, allow_partial).await.unwrap();
+            assert_eq!(found.comments.iter().map(key).collect::<Vec<_>>(), expected);
+            assert!(found.comments.iter().all(|comment| made.contains(comment)));
+            assert_eq!((found.remaining, found.unavailable), (vec![], vec![]));
+        }
     }
 }

@@ -153,6 +153,38 @@ async fn a_batch_is_one_round_trip_and_another_one_for_roots() {
 }
 
 #[tokio::test]
+async fn a_batch_of_comments_is_one_round_trip_and_two_more_if_some_are_missing() {
+    let system = start(0).await;
+    let mut meter = CostMeter::new(&system.redis.nodes()[0]).await;
+    let posts = join_all((0..20).map(|n| system.create(id(100 + n), "discuss"))).await;
+    let posts: Vec<_> = posts.into_iter().map(|post| post.unwrap().id).collect();
+    let mut keys = Vec::new();
+    for &post in &posts {
+        for n in 0..5 {
+            keys.push((post, system.comment(id(200 + n), post, "well", 0).await.unwrap().id));
+        }
+    }
+    let missing = [&keys[..], &[(posts[0], id(1)), (posts[1], id(2))]].concat();
+    for (keys, expected) in [
+        (&keys[..1], Cost::new(1, &[("hmget", 1)])),
+        // A command for the comments on each post.
+        (&keys, Cost::new(1, &[("hmget", 20)])),
+        // Their posts might be in the archive.
+        (&missing, Cost::new(3, &[("exists", 2), ("hmget", 24)])),
+    ] {
+        let batch = meter.cost(async |_| {
+            let found = system.batch_comments(keys, true).await.unwrap();
+            assert_eq!(found.comments.len(), keys.len().min(100));
+        });
+        assert_eq!(batch.await, expected);
+    }
+    let request = pb::GetCommentRequest { post_id: keys[0].0, comment_id: keys[0].1 };
+    let get =
+        meter.cost(async |_| drop(system.client.clone().get_comment(request).await.unwrap())).await;
+    assert_eq!(get, Cost::new(1, &[("hmget", 1)]));
+}
+
+#[tokio::test]
 async fn a_cached_read_costs_a_round_trip_and_a_ping() {
     let system = start(1 << 20).await;
     let mut meter = CostMeter::new(&system.redis.nodes()[0]).await;

@@ -163,6 +163,6 @@ async fn malformed_posts_and_comments_hide_no_others_and_grant_no_rights() {
     damage(key("post"), "b".to_owned()).await;
     system.uncomment(id(4), post.id, second.id).await.unwrap();
     let second = CommentId::new(second.id).unwrap();
-    let kept = system.store.comments(support::post(post.id), &[second]).await.unwrap();
+    let kept = system.store.comments(&[(support::post(post.id), second)]).await.unwrap();
     assert_eq!(kept.len(), 1, "another author's comment still exists");
 }

@@ -173,6 +173,18 @@ impl System {
         self.client.clone().delete_comment(request).await.map(|_| ())
     }
 
+    /// Reads comments by their posts and ids.
+    pub(crate) async fn batch_comments(
+        &self,
+        keys: &[(u64, u64)],
+        allow_partial: bool,
+    ) -> Result<pb::BatchGetCommentsResponse, Status> {
+        let key = |&(post_id, comment_id): &(u64, u64)| pb::CommentKey { post_id, comment_id };
+        let comments = keys.iter().map(key).collect();
+        let request = pb::BatchGetCommentsRequest { comments, allow_partial };
+        Ok(self.client.clone().batch_get_comments(request).await?.into_inner())
+    }
+
     /// Waits until the backlogs are empty and all invariants hold.
     pub(crate) async fn settles(&self) {
         settles(&self.client).await;

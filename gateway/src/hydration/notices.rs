@@ -6,21 +6,18 @@
 //! is deleted or its author is not visible, or while it cannot be read from the archive. Only acts of
 //! visible accounts make a notice unread.
 
-use futures::future;
-use microblog_chassis::status;
 use microblog_domain::{BATCH_MAX, IdMap, IdSet, UserId};
 use microblog_proto::{
-    common::ErrorReason,
     gateway::{ListedUser, ViewedNotice},
     notice::{Act, Notice, NoticeKind},
-    post::{self, Comment, Post},
+    post::{self, Comment, CommentKey, Post},
 };
 use tonic::Status;
 
 use super::{
     accounts::{HydratedAccounts, hydrate_authors},
     mentions::mentioned_names,
-    posts::{AvailablePosts, ENTRY_BYTES_MAX, HydratedPosts, TEXT_BYTES_MAX, get_available_posts},
+    posts::{ENTRY_BYTES_MAX, HydratedPosts, TEXT_BYTES_MAX, get_available_posts},
 };
 use crate::{
     context::ViewContext,
@@ -120,31 +117,22 @@ struct Texts {
 
 impl Texts {
     /// Returns the posts and comments that exist, each once, without those that the archive has and that
-    /// cannot be read. All at once: post.BatchGetPosts for every 25 posts, post.GetComment for each
-    /// comment.
+    /// cannot be read. All at once: post.BatchGetPosts for every 25 posts, post.BatchGetComments; again
+    /// for what does not fit.
     async fn read(
         gateway: &Gateway,
         viewer: Option<UserId>,
         notices: &[Notice],
     ) -> Result<Self, Status> {
-        let (mut seen, mut seen_comments) = (IdSet::default(), IdSet::default());
+        let mut seen = IdSet::default();
         let post_ids = notices.iter().map(|notice| notice.post_id).filter(|id| *id != 0);
         let post_ids: Vec<u64> = post_ids.filter(|id| seen.insert(*id)).collect();
-        let commented = notices.iter().filter(|notice| notice.comment_id != 0);
-        let commented = commented.filter(|notice| seen_comments.insert(notice.comment_id));
-        let commented: Vec<_> = commented.collect();
-        let read =
-            commented.iter().map(|notice| get_comment(gateway, notice.post_id, notice.comment_id));
-        let (posts, read) =
-            tokio::join!(get_available_posts(gateway, viewer, &post_ids), future::join_all(read));
-        let AvailablePosts { posts, unavailable } = posts?;
-        let mut comments = IdMap::default();
-        for (notice, comment) in commented.into_iter().zip(read) {
-            match comment {
-                Err(_) if unavailable.contains(&notice.post_id) => {}
-                comment => comments.extend(comment?.map(|comment| (comment.id, comment))),
-            }
-        }
+        let key = |&Notice { post_id, comment_id, .. }: &Notice| CommentKey { post_id, comment_id };
+        let comments = notices.iter().map(key).filter(|key| key.comment_id != 0).collect();
+        let (posts, comments) = tokio::try_join!(
+            get_available_posts(gateway, viewer, &post_ids),
+            get_available_comments(gateway, comments),
+        )?;
         Ok(Self { posts: posts.into_iter().map(|post| (post.id, post)).collect(), comments })
     }
 
@@ -169,25 +157,21 @@ impl Texts {
     }
 }
 
-/// Returns a comment; `None` if it, or its post, is deleted. One call: post.GetComment.
-async fn get_comment(
+/// Returns the comments that can be read, by id. post.BatchGetComments once, and again for those that do
+/// not fit; none without comments.
+async fn get_available_comments(
     gateway: &Gateway,
-    post_id: u64,
-    comment_id: u64,
-) -> Result<Option<Comment>, Status> {
-    let request = post::GetCommentRequest { post_id, comment_id };
-    let response = errors::reply(gateway.peers.post().get_comment(request).await, &[]);
-    match response {
-        Err(status)
-            if matches!(
-                status::reason_of(&status),
-                Some(ErrorReason::CommentNotFound | ErrorReason::PostNotFound)
-            ) =>
-        {
-            Ok(None)
-        }
-        response => errors::required(response?.comment).map(Some),
+    mut comments: Vec<CommentKey>,
+) -> Result<IdMap<u64, Comment>, Status> {
+    let mut found = IdMap::default();
+    while !comments.is_empty() {
+        let request = post::BatchGetCommentsRequest { comments, allow_partial: true };
+        let response = gateway.peers.post().batch_get_comments(request).await;
+        let response = errors::reply(response, &[])?;
+        found.extend(response.comments.into_iter().map(|comment| (comment.id, comment)));
+        comments = response.remaining;
     }
+    Ok(found)
 }
 
 /// Hydration state of notices.

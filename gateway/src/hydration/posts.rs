@@ -233,39 +233,27 @@ async fn get_posts(
     Ok(posts)
 }
 
-/// The posts that exist, and the ids of those that the archive may have, which cannot be read.
-pub(crate) struct AvailablePosts {
-    pub(crate) posts: Vec<Post>,
-    pub(crate) unavailable: IdSet<u64>,
-}
-
 /// Returns the posts that can be read, with their roots and which of them the viewer likes, in any order.
 /// post.BatchGetPosts once for every 25, all at once, and again for those that do not fit.
 pub(crate) async fn get_available_posts(
     gateway: &Gateway,
     viewer: Option<UserId>,
     ids: &[u64],
-) -> Result<AvailablePosts, Status> {
+) -> Result<Vec<Post>, Status> {
     let batch = async |ids: &[u64]| {
-        let (mut posts, mut unavailable) = (Vec::with_capacity(ids.len()), IdSet::default());
+        let mut posts = Vec::with_capacity(ids.len());
         let (mut post_ids, viewer_id) = (ids.to_vec(), viewer_id(viewer));
         while !post_ids.is_empty() {
             let request = post::BatchGetPostsRequest { post_ids, viewer_id, allow_partial: true };
             let response = gateway.peers.post().batch_get_posts(request).await;
             let response = errors::reply(response, &[])?;
             posts.extend(response.posts);
-            unavailable.extend(response.unavailable_ids);
             post_ids = response.remaining_ids;
         }
-        Ok::<_, Status>(AvailablePosts { posts, unavailable })
+        Ok::<_, Status>(posts)
     };
-    let batches = ids.chunks(ENTRIES_PER_MESSAGE).map(batch);
-    let mut all = AvailablePosts { posts: Vec::new(), unavailable: IdSet::default() };
-    for available in future::try_join_all(batches).await? {
-        all.posts.extend(available.posts);
-        all.unavailable.extend(available.unavailable);
-    }
-    Ok(all)
+    let batches = future::try_join_all(ids.chunks(ENTRIES_PER_MESSAGE).map(batch)).await?;
+    Ok(batches.into_iter().flatten().collect())
 }
 
 fn by_id(shown: Vec<ViewedPost>) -> IdMap<u64, ViewedPost> {

@@ -26,9 +26,9 @@ use crate::{
 /// The most notices, and the most mentions, that the notice service has of an account.
 const NOTICES_MAX: usize = 800;
 
-/// Shows the viewer's notices. Up to 5 calls for a page of up to 20 that one skeleton fills, without
-/// comments: user.Authenticate, then notice.ListNotices, then post.BatchGetPosts, then user.BatchGetUsers ∥
-/// relation.BatchGetRelations. With comments, post.GetComment for each beside post.BatchGetPosts.
+/// Shows the viewer's notices. Up to 6 calls for a page of up to 20 that one skeleton fills:
+/// user.Authenticate, then notice.ListNotices, then post.BatchGetPosts ∥ post.BatchGetComments, then
+/// user.BatchGetUsers ∥ relation.BatchGetRelations.
 ///
 /// A larger page takes skeletons of up to 20 notices, and a page with many hidden ones takes more of
 /// them: up to 64. If not all that a skeleton shows fits on the page, it is read again.
@@ -54,10 +54,10 @@ pub(crate) async fn view_notices(
     .await
 }
 
-/// Counts the viewer's unread notices, which are those that [`view_notices`] shows as unread. Up to 6
-/// calls for up to 50 unread notices without comments: user.Authenticate, then notice.ListNotices, then
-/// those of [`are_unread`]; and post.GetComment for each comment. For up to 800, those of [`are_unread`]
-/// for every 50 notices, one after the other, and notice.ListNotices for every 200.
+/// Counts the viewer's unread notices, which are those that [`view_notices`] shows as unread. Up to 7
+/// calls for up to 50 unread notices: user.Authenticate, then notice.ListNotices, then those of
+/// [`are_unread`]. For up to 800, those of [`are_unread`] for every 50 notices, one after the other, and
+/// notice.ListNotices for every 200.
 pub(crate) async fn count_unread(
     gateway: &Gateway,
     credentials: Credentials,
@@ -208,7 +208,7 @@ impl Listing for Mentions {
         context: ViewContext<'_>,
         ids: Vec<u64>,
     ) -> Result<Vec<Option<ViewedPost>>, Status> {
-        let available = get_available_posts(gateway, context.viewer, &ids).await?;
-        viewed_posts_of(gateway, context, &ids, available.posts).await
+        let posts = get_available_posts(gateway, context.viewer, &ids).await?;
+        viewed_posts_of(gateway, context, &ids, posts).await
     }
 }

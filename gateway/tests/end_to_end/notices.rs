@@ -348,6 +348,37 @@ async fn as_many_notices_are_unread_as_are_shown() {
 }
 
 #[tokio::test]
+async fn all_comments_of_notices_are_read_in_one_call() {
+    let (system, _files) = followed().await;
+    let [ann, bob] = [system.join("ann").await, system.join("bob").await];
+    let posts = [system.publish(&ann, "one").await.id, system.publish(&ann, "two").await.id];
+    for i in 0..60 {
+        system.comment(&bob, posts[i % 2], "nice").await;
+    }
+    eventually("the comments arrive", PATIENCE, async || {
+        system.unread(&ann).await == counts_of([(Comment, 60)])
+    })
+    .await;
+    let hydration = [
+        "post.BatchGetComments",
+        "post.BatchGetPosts",
+        "relation.BatchGetRelations",
+        "user.BatchGetUsers",
+    ];
+    let called = |what: &str, hydrations: usize, skeleton: &'static str| {
+        let mut expected = [vec![skeleton], hydration.repeat(hydrations)].concat();
+        expected.sort_unstable();
+        assert_eq!(system.recorder.calls(), expected, "{what}");
+    };
+    system.recorder.calls();
+    assert_eq!(system.unread(&ann).await, counts_of([(Comment, 60)]));
+    called("a count reads 50 notices at once", 2, "notice.ListNotices");
+    let page = system.notices_page(&ann, &[], 20, "").await;
+    assert_eq!(page.notices.len(), 20);
+    called("a page reads its notices at once", 1, "notice.ListNotices");
+}
+
+#[tokio::test]
 async fn unread_notices_of_hidden_accounts_do_not_count_whichever_accounts_are_hidden() {
     let (system, _files) = followed().await;
     let ann = system.join("ann").await;

@@ -2,18 +2,17 @@
 
 use std::collections::{HashMap, HashSet};
 
-use futures::future::try_join_all;
 use microblog_domain::{CommentId, IdMap, IdSet, PostId, Stamp, UserId, mention};
 use microblog_proto::{
     common::{self, ChangeKind},
     notice::NoticeKind,
-    post::{Entity, entity::Target},
+    post::{CommentKey, Entity, entity::Target},
 };
 use tonic::Status;
 
 use crate::{
     notice::{MENTIONS_PER_TEXT, Subject},
-    peers::{CALLS_MAX, Peers},
+    peers::Peers,
 };
 
 /// A change of an account's notices.
@@ -146,7 +145,7 @@ pub(crate) async fn effects(
 }
 
 async fn read(peers: &Peers, changes: &[common::Change]) -> Result<Context, Status> {
-    let (mut post_ids, mut comment_ids, mut follows) = (IdSet::default(), Vec::new(), Vec::new());
+    let (mut post_ids, mut comment_keys, mut follows) = (IdSet::default(), Vec::new(), Vec::new());
     for change in changes {
         let common::Change { post_id, repost_id, comment_id, user_id, target_id, .. } = *change;
         match (change.kind(), change.ended) {
@@ -156,7 +155,7 @@ async fn read(peers: &Peers, changes: &[common::Change]) -> Result<Context, Stat
             (ChangeKind::Repost, false) => post_ids.extend([post_id, repost_id]),
             (ChangeKind::Comment, false) => {
                 post_ids.insert(post_id);
-                comment_ids.push((post_id, comment_id));
+                comment_keys.push(CommentKey { post_id, comment_id });
             }
             (ChangeKind::Follow, false) => {
                 let version = Stamp::new(change.version);
@@ -166,11 +165,7 @@ async fn read(peers: &Peers, changes: &[common::Change]) -> Result<Context, Stat
         }
     }
     let posts = peers.posts(post_ids.into_iter().collect()).await?;
-    let mut comments = Vec::with_capacity(comment_ids.len());
-    for part in comment_ids.chunks(CALLS_MAX) {
-        let read = part.iter().map(|&(post, comment)| peers.comment(post, comment));
-        comments.extend(try_join_all(read).await?.into_iter().flatten());
-    }
+    let comments = peers.comments(comment_keys).await?;
     let answers = peers.answers(follows).await?;
     let texts = posts.iter().map(|(_, text)| text);
     let texts = texts.chain(comments.iter().map(|comment| &comment.text));

@@ -10,11 +10,11 @@ use futures::{
     future::try_join_all,
     stream::{self, BoxStream},
 };
-use microblog_chassis::{Peer, context::as_system, status};
+use microblog_chassis::{Peer, context::as_system};
 use microblog_domain::{BATCH_MAX, IdMap, Stamp};
 use microblog_proto::{
-    common::{ErrorReason, FeedPage, FeedQuery},
-    post::{self, Post, PostServicePeer},
+    common::{FeedPage, FeedQuery},
+    post::{self, CommentKey, Post, PostServicePeer},
     relation::{self, RelationServicePeer},
     user::{self, UserServicePeer},
 };
@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// How many calls of a kind run at once.
-pub(crate) const CALLS_MAX: usize = 64;
+const CALLS_MAX: usize = 64;
 
 /// The timeout of a response, and of the opening of a stream.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -101,25 +101,27 @@ impl Peers {
         Ok(posts)
     }
 
-    /// Returns a comment, if it exists.
-    pub(crate) async fn comment(
-        &self,
-        post_id: u64,
-        comment_id: u64,
-    ) -> Result<Option<Comment>, Status> {
-        let request = post::GetCommentRequest { post_id, comment_id };
-        match call(self.post().get_comment(request)).await {
-            Ok(response) => Ok(response.comment.map(|comment| Comment {
-                id: comment.id,
-                post_id: comment.post_id,
-                replies_to: comment.in_reply_to_author_id,
-                text: Text::new(comment.author_id, &comment.entities),
-            })),
-            Err(status) if status::reason_of(&status) == Some(ErrorReason::CommentNotFound) => {
-                Ok(None)
+    /// Returns the comments that exist.
+    pub(crate) async fn comments(&self, keys: Vec<CommentKey>) -> Result<Vec<Comment>, Status> {
+        let mut found = Vec::with_capacity(keys.len());
+        for part in keys.chunks(BATCH_MAX) {
+            let mut comments = part.to_vec();
+            while !comments.is_empty() {
+                let request = post::BatchGetCommentsRequest { comments, allow_partial: true };
+                let response = call(self.post().batch_get_comments(request)).await?;
+                if !response.unavailable.is_empty() {
+                    return Err(Status::unavailable("the archive is unavailable"));
+                }
+                found.extend(response.comments.into_iter().map(|comment| Comment {
+                    id: comment.id,
+                    post_id: comment.post_id,
+                    replies_to: comment.in_reply_to_author_id,
+                    text: Text::new(comment.author_id, &comment.entities),
+                }));
+                comments = response.remaining;
             }
-            Err(status) => Err(status),
         }
+        Ok(found)
     }
 
     /// Returns the accounts of names.

@@ -11,19 +11,22 @@
 -- and `u<day>` (follows, mutual ones), `c<post>.<comment>` (comment), `r<post>.<comment>` (reply),
 -- `m<post>` and `m<post>.<comment>` (mention).
 --
--- Notice: a head of 9 bytes, then its acts, of 33 bytes each. It has the newest 20 acts, and the newest
--- 20 of these that were undone.
+-- Notice: a head of 9 bytes, then its acts, of 33 bytes each, in any order. It has the newest 20 acts,
+-- and the newest 20 of these that were undone. The functions change it without decoding all acts, which
+-- would take most of their time.
 --
 --   head  1  format, 1; a notice of another format is replaced
 --         8  how many acts were removed for newer ones
 --   act   8  its id: that of the account, repost, comment or post
 --         8  the account
 --         8  version of the last change
---         8  position, which is larger than that of each act before
+--         8  position, which is larger than that of each earlier act
 --         1  whether it counts: 0 after it was undone
 
 local NOTICES_MAX, MENTIONS_MAX, ACTS_MAX = 800, 800, 20
 local FORMAT, HEAD, ACT = 1, 9, 33
+-- Where fields of an act are.
+local VERSION, POSITION = 16, 24
 local LIFETIME, GONE_LIFETIME = 90 * 86400, 8 * 86400
 
 -- A day in the units of versions, which are stamps.
@@ -33,56 +36,38 @@ local function day(version)
   return math.floor(version / DAY)
 end
 
--- Returns whether an encoded notice can be decoded.
+-- Returns whether a notice has this format.
 local function is_valid(packed)
   return #packed >= HEAD and string.byte(packed) == FORMAT and (#packed - HEAD) % ACT == 0
 end
 
-local function decode(packed)
-  local notice = { earlier = struct.unpack('<I8', packed, 2), acts = {} }
-  for at = HEAD + 1, #packed, ACT do
-    local id, actor, version, position, counts = struct.unpack('<I8I8I8I8B', packed, at)
-    local act = { id = id, actor = actor, version = version, position = position }
-    act.counts = counts == 1
-    notice.acts[#notice.acts + 1] = act
-  end
-  return notice
+-- Returns where the act with an id begins.
+local function act_at(notice, id)
+  local bytes, at = struct.pack('<I8', id), HEAD
+  repeat
+    at = string.find(notice, bytes, at + 1, true)
+  until not at or (at - HEAD - 1) % ACT == 0
+  return at
 end
 
-local function encode(notice)
-  local parts = { struct.pack('<BI8', FORMAT, notice.earlier) }
-  for _, act in ipairs(notice.acts) do
-    local counts = act.counts and 1 or 0
-    parts[#parts + 1] =
-      struct.pack('<I8I8I8I8B', act.id, act.actor, act.version, act.position, counts)
-  end
-  return table.concat(parts)
-end
-
--- Returns the act with an id.
-local function act_of(notice, id)
-  for _, act in ipairs(notice.acts) do
-    if act.id == id then
-      return act
-    end
-  end
-end
-
--- Removes the oldest act beyond the newest, of those that count or of the others.
-local function limit(notice, counts)
-  local oldest, count = nil, 0
-  for i, act in ipairs(notice.acts) do
-    if act.counts == counts then
-      count = count + 1
-      if not oldest or act.position < notice.acts[oldest].position then
-        oldest = i
+-- Looks at the acts that count (1), or at the others (0). Returns the position of the newest, or 0; how
+-- many there are; and where the oldest begins.
+local function survey(notice, counts)
+  local unpack_at = struct.unpack
+  local newest, number, oldest, lowest = 0, 0, nil, math.huge
+  for at = HEAD + 1, #notice, ACT do
+    local position, counts_now = unpack_at('<I8B', notice, at + POSITION)
+    if counts_now == counts then
+      number = number + 1
+      if position < lowest then
+        oldest, lowest = at, position
+      end
+      if position > newest then
+        newest = position
       end
     end
   end
-  if count > ACTS_MAX then
-    table.remove(notice.acts, oldest)
-    notice.earlier = notice.earlier + (counts and 1 or 0)
-  end
+  return newest, number, oldest
 end
 
 -- Reads the state of an account; nothing if it is deleted.
@@ -98,6 +83,7 @@ local function open(keys, feed)
     generation = tonumber(generation or 0),
     number = tonumber(number or 0),
     notices = {},
+    -- The position of the newest act that counts, of each notice that has changed; 0 if not known.
     changed = {},
   }
 end
@@ -105,41 +91,59 @@ end
 -- Returns the notice with a name, if there is one.
 local function notice_of(account, name)
   if account.notices[name] == nil then
-    local packed = redis.call('HGET', account.keys[1], name)
-    account.notices[name] = packed and is_valid(packed) and decode(packed)
+    local notice = redis.call('HGET', account.keys[1], name)
+    account.notices[name] = notice and is_valid(notice) and notice
   end
   return account.notices[name]
+end
+
+-- Writes an act, instead of the one that begins at `at`, if any. Removes the oldest act beyond the
+-- newest, of those that count or of the others.
+local function put(account, name, at, id, actor, version, position, counts)
+  local notice = account.notices[name] or struct.pack('<BI8', FORMAT, 0)
+  local act = struct.pack('<I8I8I8I8B', id, actor, version, position, counts)
+  if at then
+    notice = string.sub(notice, 1, at - 1) .. string.sub(notice, at + ACT)
+  end
+  local newest, number, oldest = survey(notice, counts)
+  if number < ACTS_MAX then
+    notice = notice .. act
+  else
+    local earlier = struct.unpack('<I8', notice, 2)
+    -- The oldest act may be this one.
+    if position < struct.unpack('<I8', notice, oldest + POSITION) then
+      oldest, act = #notice + 1, ''
+    end
+    notice = struct.pack('<BI8', FORMAT, earlier + counts)
+      .. string.sub(notice, HEAD + 1, oldest - 1) .. string.sub(notice, oldest + ACT) .. act
+  end
+  account.notices[name] = notice
+  account.changed[name] = counts == 1 and math.max(newest, position) or 0
 end
 
 -- Records an act. It gets the next position, unless the account had undone it on the same day.
 local function begin(account, name, id, actor, version)
   local notice = notice_of(account, name)
-  if not notice then
-    notice = { earlier = 0, acts = {} }
-    account.notices[name] = notice
+  local at, position = notice and act_at(notice, id), nil
+  if at then
+    local before, old_position, counts = struct.unpack('<I8I8B', notice, at + VERSION)
+    position = (counts == 1 or day(before) == day(version)) and old_position
   end
-  local act = act_of(notice, id)
-  if not act then
-    act = { id = id }
-    notice.acts[#notice.acts + 1] = act
+  if not position then
+    account.now = account.now or now_ms() * 1000
+    account.top = math.max(account.top + 1, account.now)
+    position = account.top
   end
-  if not act.version or (not act.counts and day(act.version) ~= day(version)) then
-    account.top = math.max(account.top + 1, now_ms() * 1000)
-    act.position = account.top
-  end
-  act.actor, act.version, act.counts = actor, version, true
-  limit(notice, true)
-  account.changed[name] = true
+  put(account, name, at, id, actor, version, position, 1)
 end
 
 -- Records that an act was undone. It may not be there: it was removed, or there was none.
 local function undo(account, name, id, version)
   local notice = notice_of(account, name)
-  local act = notice and act_of(notice, id)
-  if act then
-    act.version, act.counts = version, false
-    limit(notice, false)
-    account.changed[name] = true
+  local at = notice and act_at(notice, id)
+  if at then
+    local _, actor, _, position = struct.unpack('<I8I8I8I8', notice, at)
+    put(account, name, at, id, actor, version, position, 0)
   end
 end
 
@@ -147,7 +151,7 @@ end
 local function follow(account, name, actor, version)
   local other = (string.sub(name, 1, 1) == 'f' and 'u' or 'f') .. string.sub(name, 2)
   local earlier = notice_of(account, other)
-  local is_known = earlier and act_of(earlier, actor)
+  local is_known = earlier and act_at(earlier, actor)
   begin(account, is_known and other or name, actor, actor, version)
 end
 
@@ -162,22 +166,22 @@ local function trim(account)
   end
 end
 
--- Writes what has changed.
-local function close(account)
+-- Writes what has changed, and how far a feed is applied.
+local function close(account, feed, applied)
   local notices, order = account.keys[1], account.keys[2]
-  for name in pairs(account.changed) do
+  local fields = { 'top', integer(account.top), 'read:' .. feed, applied }
+  for name, newest in pairs(account.changed) do
     local notice = account.notices[name]
-    local newest, newest_counted = 0, nil
-    for _, act in ipairs(notice.acts) do
-      newest = math.max(newest, act.position)
-      if act.counts then
-        newest_counted = math.max(newest_counted or 0, act.position)
-      end
+    if newest == 0 then
+      newest = survey(notice, 1)
     end
-    redis.call('HSET', notices, name, encode(notice))
-    redis.call('ZADD', order, integer(newest_counted or newest), name)
+    if newest == 0 then
+      newest = survey(notice, 0)
+    end
+    fields[#fields + 1], fields[#fields + 2] = name, notice
+    redis.call('ZADD', order, integer(newest), name)
   end
-  redis.call('HSET', notices, 'top', integer(account.top))
+  call_with('HSET', notices, fields)
   trim(account)
 end
 
@@ -217,9 +221,8 @@ local function apply(keys, args)
     redis.call('ZREMRANGEBYRANK', keys[3], 0, -MENTIONS_MAX - 1)
   end
   if next(account.changed) then
-    close(account)
     -- Ends without notices are not worth a field.
-    redis.call('HSET', keys[1], 'read:' .. feed, generation .. ' ' .. integer(applied))
+    close(account, feed, generation .. ' ' .. integer(applied))
     for _, key in ipairs(keys) do
       redis.call('EXPIRE', key, LIFETIME)
     end

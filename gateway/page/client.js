@@ -87,8 +87,9 @@ export async function keepWatching(method, sinceToken, signal, show) {
   let waitMs = RETRY_MS;
   while (!signal.aborted) {
     const changed = new AbortController();
-    document.addEventListener("visibilitychange", () => changed.abort(), { once: true });
-    const stop = AbortSignal.any([signal, changed.signal]);
+    const { signal: change } = changed;
+    document.addEventListener("visibilitychange", () => changed.abort(), { signal: change });
+    const stop = AbortSignal.any([signal, change]);
     if (document.hidden) {
       await aborted(stop);
       continue;
@@ -104,6 +105,8 @@ export async function keepWatching(method, sinceToken, signal, show) {
     }
     await aborted(AbortSignal.any([stop, AbortSignal.timeout(waitMs)]));
     waitMs = Math.min(2 * waitMs, RETRY_MS_MAX);
+    // Removes the listener.
+    changed.abort();
   }
 }
 

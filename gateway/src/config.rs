@@ -81,8 +81,8 @@ pub struct Config {
     #[arg(long, env = "MICROBLOG_CALLERS_FILE", value_name = "FILE")]
     pub callers_file: Option<Callers>,
 
-    /// Origins whose scripts may call the gateway in a browser, separated by commas, such as
-    /// https://example.org. By default, no scripts from elsewhere may
+    /// Origins whose pages may call the gateway in a browser, separated by commas, such as
+    /// `https://example.org`. By default, no pages from elsewhere may
     #[arg(long, env = "MICROBLOG_ALLOWED_ORIGINS", value_name = "ORIGINS", value_delimiter = ',',
           value_parser = origin)]
     pub allowed_origins: Vec<HeaderValue>,

@@ -4,7 +4,8 @@
 //! Entries from the service may have waited on the way since before an Unfollow or a Block was
 //! confirmed. So each message is hydrated when the HTTP/2 server asks for it. The server sends a message
 //! when the caller's flow-control window has room for some of it, and takes one more before it waits for
-//! room. So up to two messages exist ahead, beside those that fit into the window.
+//! room. So up to two messages exist ahead, beside those that fit into the window. HTTP/1.1 has no such
+//! window: there, up to some hundred kilobytes wait in buffers.
 
 use std::time::Instant;
 

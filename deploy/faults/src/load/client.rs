@@ -219,6 +219,10 @@ impl Client {
         let actor_id = self.accounts[actor].id;
         let effects = act.effects(actor_id);
         let pending = self.shared.model.borrow_mut().begin(clock::now(), &effects);
+        if let Act::Comment { text, .. } = &act {
+            // Also of a comment whose outcome stays unknown, which may exist.
+            self.shared.model.borrow_mut().commenters.insert(text.clone(), actor_id);
+        }
         let mut was_unknown = false;
         loop {
             let Some(metadata) = self.credentials(actor, &act).await? else {
@@ -236,9 +240,6 @@ impl Client {
                     model.acknowledge(clock::now(), &pending);
                     if let Some(created) = act.creates() {
                         model.issue(created, id);
-                    }
-                    if let Act::Comment { text, .. } = &act {
-                        model.commenters.insert(text.clone(), actor_id);
                     }
                     let root = if let Act::Repost { post, .. } = act { Some(post) } else { None };
                     if let Act::Publish { text } | Act::Repost { text, .. } = act {

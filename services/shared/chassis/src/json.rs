@@ -2,7 +2,7 @@
 //! descriptors of the protos. It is for people, browsers and scripts: slower than generated code, which
 //! would be as large as all messages.
 
-use std::sync::LazyLock;
+use std::{error::Error, sync::LazyLock};
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -60,9 +60,12 @@ pub fn encode(message: MessageDescriptor, json: &[u8]) -> Result<Bytes, serde_js
 ///
 /// # Errors
 ///
-/// If the bytes are not an encoded message of this type.
-pub fn decode(message: MessageDescriptor, bytes: Bytes) -> Result<Bytes, prost::DecodeError> {
+/// If the bytes are not an encoded message of this type, or a field has no JSON form, such as a time
+/// beyond the year 9999.
+pub fn decode(
+    message: MessageDescriptor,
+    bytes: Bytes,
+) -> Result<Bytes, Box<dyn Error + Send + Sync>> {
     let decoded = DynamicMessage::decode(message, bytes)?;
-    // Writing JSON to memory does not fail.
-    Ok(serde_json::to_vec(&decoded).unwrap_or_default().into())
+    Ok(serde_json::to_vec(&decoded)?.into())
 }

@@ -238,7 +238,12 @@ fn incoming(
     let Listener { socket, balancer } = listener;
     socket.set_nonblocking(true).map_err(ServeError::Listener)?;
     let socket = tokio::net::TcpListener::from_std(socket).map_err(ServeError::Listener)?;
-    let tcp = TcpIncoming::from(socket).with_nodelay(Some(true));
+    // HTTP/1.1 has no keepalive of its own.
+    let tcp = TcpIncoming::from(socket)
+        .with_nodelay(Some(true))
+        .with_keepalive(Some(KEEPALIVE_INTERVAL))
+        .with_keepalive_interval(Some(KEEPALIVE_TIMEOUT / 2))
+        .with_keepalive_retries(Some(2));
     let accepted = tcp.then(|accepted| async {
         if accepted.is_err() {
             sleep(ACCEPT_BACKOFF).await;

@@ -19,8 +19,12 @@ use futures::{
     FutureExt as _,
     future::{self, BoxFuture, Either},
 };
-use http::{HeaderMap, Request, Response, header::CONTENT_TYPE};
+use http::{
+    HeaderMap, HeaderValue, Method, Request, Response,
+    header::{CACHE_CONTROL, CONTENT_TYPE, ORIGIN},
+};
 use http_body_util::{BodyExt as _, Either as EitherBody, Full, LengthLimitError, Limited};
+use microblog_domain::Invalid;
 use tokio::time::timeout;
 use tonic::{Status, body::Body};
 use tonic_web::GrpcWebLayer;
@@ -31,6 +35,7 @@ use super::call_batches::BatchedCalls;
 use crate::{
     call::context::ServerState,
     config::Config,
+    methods,
     middleware::{CallBody, message_too_large, overloaded},
     service::{File, Web},
     status,
@@ -38,6 +43,11 @@ use crate::{
 
 const GRPC: &[u8] = b"application/grpc";
 const GRPC_WEB: &[u8] = b"application/grpc-web";
+
+const CONNECT_TIMEOUT: &str = "connect-timeout-ms";
+/// How the page that makes a request relates to this server; only browsers send it
+/// (<https://www.w3.org/TR/fetch-metadata/>).
+const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
 type Served = BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>;
 
@@ -58,8 +68,9 @@ impl PublicCalls {
         server_state: Arc<ServerState>,
     ) -> Self {
         let web = web.map(|web| {
-            let protocols = Protocols::new(calls.clone(), service, web.files, config, server_state);
-            match &web.allowed_origins[..] {
+            let origins = web.allowed_origins.clone();
+            let protocols = Protocols::new(calls.clone(), service, web, config, server_state);
+            match &origins[..] {
                 [] => BoxCloneSyncService::new(protocols),
                 origins => BoxCloneSyncService::new(cors::layer(origins).layer(protocols)),
             }
@@ -108,6 +119,15 @@ fn content_type(headers: &HeaderMap) -> &[u8] {
     headers.get(CONTENT_TYPE).map_or(&[], |value| value.as_bytes())
 }
 
+/// Reads the caller's timeout. A malformed one is rejected, not ignored: the caller relies on it.
+fn timeout_of(headers: &HeaderMap) -> Result<Option<Duration>, Status> {
+    let Some(value) = headers.get(CONNECT_TIMEOUT) else { return Ok(None) };
+    let digits = value.to_str().ok().filter(|text| (1..=10).contains(&text.len()));
+    let millis = digits.and_then(|text| text.parse().ok());
+    let invalid = || status::invalid([Invalid::new(CONNECT_TIMEOUT, "must be 1 to 10 digits")]);
+    millis.map(|millis| Some(Duration::from_millis(millis))).ok_or_else(invalid)
+}
+
 /// The protocols besides gRPC.
 #[derive(Clone)]
 struct Protocols {
@@ -117,13 +137,14 @@ struct Protocols {
     message_max: usize,
     read_timeout: Duration,
     files: &'static [File],
+    allowed_origins: Arc<[HeaderValue]>,
 }
 
 impl Protocols {
     fn new(
         calls: BatchedCalls,
         service: &'static str,
-        files: &'static [File],
+        Web { allowed_origins, files }: Web,
         config: &Config,
         server_state: Arc<ServerState>,
     ) -> Self {
@@ -140,20 +161,38 @@ impl Protocols {
             message_max,
             read_timeout: Duration::from_millis(config.default_timeout_ms),
             files,
+            allowed_origins: allowed_origins.into(),
         }
     }
 
     /// Reads the message of a Connect call, which is admitted again when it is complete.
     async fn read(&self, request: Request<Body>) -> Result<Request<Full<Bytes>>, Status> {
-        let _permit = self.server_state.admission.try_admit().ok_or_else(overloaded)?;
+        if self.is_foreign(request.headers()) {
+            let text = "scripts and pages of this origin may not call";
+            return Err(Status::permission_denied(text));
+        }
+        let call_timeout = timeout_of(request.headers())?.unwrap_or(self.read_timeout);
+        let _permit = match methods::find(request.uri().path()).is_infrastructure {
+            true => None,
+            false => Some(self.server_state.admission.try_admit().ok_or_else(overloaded)?),
+        };
         let (parts, body) = request.into_parts();
         let body = Limited::new(body, self.message_max).collect();
-        match timeout(self.read_timeout, body).await {
+        match timeout(call_timeout.min(self.read_timeout), body).await {
             Ok(Ok(body)) => Ok(Request::from_parts(parts, Full::new(body.to_bytes()))),
             Ok(Err(error)) if error.is::<LengthLimitError>() => Err(message_too_large()),
-            Ok(Err(_broken)) => Err(Status::cancelled("the message has no end")),
+            Ok(Err(_broken)) => Err(Status::cancelled("the message is incomplete")),
             Err(_elapsed) => Err(status::deadline_exceeded()),
         }
+    }
+
+    /// Returns whether a browser sends a request for a page of another site that may not call. A browser
+    /// withholds answers from such a page, but sends GET requests without asking first.
+    fn is_foreign(&self, headers: &HeaderMap) -> bool {
+        let site = headers.get(SEC_FETCH_SITE).map(HeaderValue::as_bytes);
+        let is_allowed =
+            || headers.get(ORIGIN).is_some_and(|origin| self.allowed_origins.contains(origin));
+        matches!(site, Some(b"cross-site" | b"same-site")) && !is_allowed()
     }
 }
 
@@ -175,16 +214,21 @@ impl Service<Request<Body>> for Protocols {
         }
         let mut this = self.clone();
         Box::pin(async move {
-            let headers = request.headers().clone();
+            let (headers, is_get) = (request.headers().clone(), request.method() == Method::GET);
             let Ok(response) = match this.read(request).await {
                 Ok(request) => this.connect.call(request).await,
                 Err(status) => Ok(connect::error(&status).into_http_response(&headers)),
             };
-            Ok(response.map(|body| match body {
+            let mut response = response.map(|body| match body {
                 // Of a known length.
                 ConnectRpcBody::Full(whole) => Body::new(whole),
                 other => Body::new(other),
-            }))
+            });
+            if is_get {
+                // Each viewer has another answer.
+                response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+            }
+            Ok(response)
         })
     }
 }

@@ -248,6 +248,27 @@ async fn scripts_of_allowed_origins_may_call() {
 }
 
 #[tokio::test]
+async fn pages_of_other_origins_cause_no_reads() {
+    let server = Server::start(web(Stub::new()), config());
+    let get = async |site, origin| {
+        let path = format!("{GET}?connect=v1&encoding=json&message=%7B%7D");
+        let request = Request::get(path).header("sec-fetch-site", site).header("origin", origin);
+        http(server.address, request.body("").unwrap()).await
+    };
+    for (site, origin, expected) in [
+        ("cross-site", "https://example.com", StatusCode::FORBIDDEN),
+        ("same-site", "null", StatusCode::FORBIDDEN),
+        ("cross-site", ORIGIN, StatusCode::OK),
+        ("same-origin", "http://localhost", StatusCode::OK),
+        ("none", "null", StatusCode::OK),
+    ] {
+        let response = get(site, origin).await;
+        assert_eq!(response.status(), expected, "{site} {origin}");
+        assert_eq!(response.headers()["cache-control"], "no-store");
+    }
+}
+
+#[tokio::test]
 async fn what_is_not_a_call_is_rejected() {
     let mut limited = config();
     limited.max_message_bytes = 10_000;
@@ -275,6 +296,15 @@ async fn what_is_not_a_call_is_rejected() {
         let response = http(server.address, post(GET, content_type).body("{}").unwrap()).await;
         assert_eq!(response.status(), StatusCode::UNSUPPORTED_MEDIA_TYPE);
     }
+    for timeout in ["", "1s", "-1", "12345678901"] {
+        let request = post(GET, "application/json").header("connect-timeout-ms", timeout);
+        let (_, error) = answer(http(server.address, request.body("{}").unwrap()).await);
+        assert_eq!(code_and_reason(&error), ("invalid_argument", "INVALID_FIELD"), "{timeout}");
+    }
+    // As one message, a stream would never end.
+    let stream = post(VERIFY, "application/json").body("{}").unwrap();
+    let rejected = http(server.address, stream).await.status();
+    assert_eq!(rejected, StatusCode::UNSUPPORTED_MEDIA_TYPE);
     let unknown = format!("/{NAME}/Invented");
     assert_eq!(call(&server, &unknown, "{}").await.0, StatusCode::NOT_FOUND);
     assert_eq!(call(&server, "/", "{}").await.0, StatusCode::NOT_FOUND);
@@ -301,6 +331,7 @@ async fn a_slow_message_is_not_waited_for() {
         code_and_reason(&error) == ("resource_exhausted", "OVERLOADED")
     })
     .await;
+    assert_eq!(call(&server, "/grpc.health.v1.Health/Check", "{}").await.0, StatusCode::OK);
     let mut response = String::new();
     timeout(PATIENCE, slow.read_to_string(&mut response)).await.unwrap().unwrap();
     assert!(response.starts_with("HTTP/1.1 504"), "{response}");

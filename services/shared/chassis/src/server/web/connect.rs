@@ -12,7 +12,7 @@ use connectrpc::{
         RequestStream, StreamingResult, UnaryResult, unimplemented_streaming, unimplemented_unary,
     },
 };
-use futures::{FutureExt as _, StreamExt as _};
+use futures::{FutureExt as _, StreamExt as _, future};
 use http::{HeaderMap, HeaderName, header, uri::PathAndQuery};
 use microblog_proto::common::ErrorReason;
 use prost::Message as _;
@@ -82,6 +82,10 @@ impl Dispatcher for Transcoder {
         format: CodecFormat,
     ) -> UnaryResult {
         match self.start(path, context, format) {
+            Some(call) if call.method.is_server_streaming() => {
+                let text = "a method that streams takes application/connect+json or +proto";
+                future::ready(Err(ConnectError::unsupported_media_type(text))).boxed()
+            }
             Some(call) => async move { call.unary(message.encoded()?).await }.boxed(),
             None => unimplemented_unary(path),
         }
@@ -121,7 +125,7 @@ impl Dispatcher for Transcoder {
     }
 }
 
-/// A call on its way.
+/// A call in flight.
 struct Call {
     calls: BatchedCalls,
     path: String,
@@ -175,8 +179,12 @@ impl Call {
     fn answer(self) -> impl Fn(Bytes) -> Result<EncodedBody, ConnectError> {
         move |message| {
             Ok(EncodedBody::from(match self.format {
-                CodecFormat::Json => json::decode(self.method.output(), message)
-                    .map_err(|_malformed| error(&status::internal()))?,
+                CodecFormat::Json => {
+                    json::decode(self.method.output(), message).map_err(|problem| {
+                        tracing::error!(method = self.path, %problem, "an answer has no JSON form");
+                        error(&status::internal())
+                    })?
+                }
                 _ => message,
             }))
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, Method, header};
 use tower_http::cors::CorsLayer;
 
-/// How long a browser remembers the answer. Browsers limit it to two hours.
+/// How long a browser caches the answer. Browsers limit it to two hours.
 const MAX_AGE: Duration = Duration::from_secs(2 * 60 * 60);
 
 /// Headers of Connect and gRPC-Web calls, with the credentials and the trace context.
@@ -25,8 +25,8 @@ const REQUEST_HEADERS: [&str; 9] = [
 /// Headers of responses of gRPC-Web, which has them instead of trailers if a call fails.
 const RESPONSE_HEADERS: [&str; 3] = ["grpc-message", "grpc-status", "grpc-status-details-bin"];
 
-/// Returns the layer that answers preflight requests and marks responses. A session token comes in a
-/// header and never in a cookie, so no response depends on what the browser adds by itself.
+/// Returns the layer that answers preflight requests and marks responses. A session token is in a
+/// header and never in a cookie, so a browser does not add it to the requests of other sites.
 pub(super) fn layer(allowed_origins: &[HeaderValue]) -> CorsLayer {
     CorsLayer::new()
         .allow_origin(allowed_origins.to_vec())

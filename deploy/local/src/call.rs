@@ -14,6 +14,7 @@ use std::{
 use anyhow::{Context as _, anyhow, bail};
 use bytes::Bytes;
 use http::uri::PathAndQuery;
+use microblog_chassis::json;
 use microblog_local::{
     raw_call,
     remote::{self, CALL_TIMEOUT, GATEWAY_URL},
@@ -115,7 +116,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let credentials = args.credentials(method)?;
     let request = args.request(message(method, &args.json)?, method, &credentials)?;
-    let path = PathAndQuery::try_from(format!("/{}", methods::path(method)))?;
+    let path = PathAndQuery::try_from(format!("/{}", json::path(method)))?;
     let channel = remote::connect(&args.gateway_url).await?;
     if method.is_server_streaming() {
         print_stream(method, channel, path, request, &credentials).await?;

@@ -50,11 +50,6 @@ fn all() -> impl Iterator<Item = MethodDescriptor> {
     json::methods(GATEWAY_SERVICE).chain(json::methods(CHANGE_SERVICE))
 }
 
-/// Returns the full name of a method, as `package.Service/Method`.
-pub(super) fn path(method: &MethodDescriptor) -> String {
-    format!("{}/{}", method.parent_service().full_name(), method.name())
-}
-
 /// Returns the name on the command line, with longer ones as aliases.
 fn possible_value(method: &MethodDescriptor) -> PossibleValue {
     let service = method.parent_service();
@@ -64,7 +59,7 @@ fn possible_value(method: &MethodDescriptor) -> PossibleValue {
     } else {
         PossibleValue::new(with_service)
     };
-    value.alias(path(method)).help(first_sentence(method))
+    value.alias(json::path(method)).help(first_sentence(method))
 }
 
 /// Returns the first sentence of the comment of a method.

@@ -38,6 +38,11 @@ pub fn methods_of_package(service: &str) -> impl Iterator<Item = MethodDescripto
     services.flat_map(|service| service.methods().collect::<Vec<_>>())
 }
 
+/// Returns the path of a method, without the leading slash: `package.Service/Method`.
+pub fn path(method: &MethodDescriptor) -> String {
+    format!("{}/{}", method.parent_service().full_name(), method.name())
+}
+
 /// Returns a message type by its full name.
 pub fn message(name: &str) -> Option<MessageDescriptor> {
     POOL.get_message_by_name(name)

@@ -112,7 +112,8 @@ impl Service<Request<Body>> for PublicCalls {
 
 /// Returns whether a request is a gRPC call, and not one of gRPC-Web.
 fn is_grpc(headers: &HeaderMap) -> bool {
-    content_type(headers).starts_with(GRPC) && !content_type(headers).starts_with(GRPC_WEB)
+    let content_type = content_type(headers);
+    content_type.starts_with(GRPC) && !content_type.starts_with(GRPC_WEB)
 }
 
 fn content_type(headers: &HeaderMap) -> &[u8] {

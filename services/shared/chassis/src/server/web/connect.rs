@@ -52,10 +52,8 @@ impl Transcoder {
     pub(super) fn new(calls: BatchedCalls, service: &str) -> Self {
         let methods = [service, HEALTH].into_iter().flat_map(json::methods_of_package);
         let methods = methods.filter(|method| !method.is_client_streaming());
-        let by_path = |one: MethodDescriptor| {
-            (format!("{}/{}", one.parent_service().full_name(), one.name()), one)
-        };
-        Self { calls, methods: methods.map(by_path).collect() }
+        let by_path = methods.map(|method| (json::path(&method), method));
+        Self { calls, methods: by_path.collect() }
     }
 
     fn start(&self, path: &str, context: RequestContext, format: CodecFormat) -> Option<Call> {

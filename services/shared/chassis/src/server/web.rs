@@ -20,13 +20,14 @@ use futures::{
     future::{self, BoxFuture, Either},
 };
 use http::{
-    HeaderMap, HeaderValue, Method, Request, Response,
+    HeaderMap, HeaderValue, Method, Request, Response, Version,
     header::{CACHE_CONTROL, CONTENT_TYPE, ORIGIN},
+    request::Parts,
 };
 use http_body_util::{BodyExt as _, Either as EitherBody, Full, LengthLimitError, Limited};
 use microblog_domain::Invalid;
 use tokio::time::timeout;
-use tonic::{Status, body::Body};
+use tonic::{Code, Status, body::Body};
 use tonic_web::GrpcWebLayer;
 use tower::{Layer as _, Service, util::BoxCloneSyncService};
 
@@ -43,6 +44,9 @@ use crate::{
 
 const GRPC: &[u8] = b"application/grpc";
 const GRPC_WEB: &[u8] = b"application/grpc-web";
+
+/// How much of a message that is rejected is read.
+const DISCARDED_MAX: usize = 16 << 20;
 
 const CONNECT_TIMEOUT: &str = "connect-timeout-ms";
 /// How the page that makes a request relates to this server; only browsers send it
@@ -116,6 +120,10 @@ fn is_grpc(headers: &HeaderMap) -> bool {
     content_type.starts_with(GRPC) && !content_type.starts_with(GRPC_WEB)
 }
 
+fn is_grpc_web(headers: &HeaderMap) -> bool {
+    content_type(headers).starts_with(GRPC_WEB)
+}
+
 fn content_type(headers: &HeaderMap) -> &[u8] {
     headers.get(CONTENT_TYPE).map_or(&[], |value| value.as_bytes())
 }
@@ -123,8 +131,10 @@ fn content_type(headers: &HeaderMap) -> &[u8] {
 /// Reads the caller's timeout. A malformed one is rejected, not ignored: the caller relies on it.
 fn timeout_of(headers: &HeaderMap) -> Result<Option<Duration>, Status> {
     let Some(value) = headers.get(CONNECT_TIMEOUT) else { return Ok(None) };
-    let digits = value.to_str().ok().filter(|text| (1..=10).contains(&text.len()));
-    let millis = digits.and_then(|text| text.parse().ok());
+    let is_number = |text: &&str| {
+        (1..=10).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    let millis = value.to_str().ok().filter(is_number).and_then(|text| text.parse().ok());
     let invalid = || status::invalid([Invalid::new(CONNECT_TIMEOUT, "must be 1 to 10 digits")]);
     millis.map(|millis| Some(Duration::from_millis(millis))).ok_or_else(invalid)
 }
@@ -166,25 +176,45 @@ impl Protocols {
         }
     }
 
-    /// Reads the message of a Connect call, which is admitted again when it is complete.
+    /// Reads the message of a call, which is admitted again when it is complete.
     async fn read(&self, request: Request<Body>) -> Result<Request<Full<Bytes>>, Status> {
-        if self.is_foreign(request.headers()) {
+        let (parts, mut body) = request.into_parts();
+        match self.read_body(&parts, &mut body).await {
+            Ok(message) => Ok(Request::from_parts(parts, Full::new(message))),
+            Err(status) => {
+                // A caller that is too slow already has had its time.
+                let is_slow = status.code() == Code::DeadlineExceeded;
+                if parts.version < Version::HTTP_2 && !is_slow {
+                    let _ = timeout(self.read_timeout, discard(body)).await;
+                }
+                Err(status)
+            }
+        }
+    }
+
+    async fn read_body(&self, parts: &Parts, body: &mut Body) -> Result<Bytes, Status> {
+        if self.is_foreign(&parts.headers) {
             let text = "scripts and pages of this origin may not call";
             return Err(Status::permission_denied(text));
         }
-        let call_timeout = timeout_of(request.headers())?.unwrap_or(self.read_timeout);
-        let _permit = match methods::find(request.uri().path()).is_infrastructure {
+        let call_timeout = timeout_of(&parts.headers)?.unwrap_or(self.read_timeout);
+        let _permit = match methods::find(parts.uri.path()).is_infrastructure {
             true => None,
             false => Some(self.server_state.admission.try_admit().ok_or_else(overloaded)?),
         };
-        let (parts, body) = request.into_parts();
-        let body = Limited::new(body, self.message_max).collect();
+        let body = Limited::new(body, self.body_max(&parts.headers)).collect();
         match timeout(call_timeout.min(self.read_timeout), body).await {
-            Ok(Ok(body)) => Ok(Request::from_parts(parts, Full::new(body.to_bytes()))),
+            Ok(Ok(body)) => Ok(body.to_bytes()),
             Ok(Err(error)) if error.is::<LengthLimitError>() => Err(message_too_large()),
             Ok(Err(_broken)) => Err(Status::cancelled("the message is incomplete")),
             Err(_elapsed) => Err(status::deadline_exceeded()),
         }
+    }
+
+    /// Returns the largest body. Those of gRPC-Web may be in base64 and have a prefix; the gRPC call
+    /// limits their messages.
+    fn body_max(&self, headers: &HeaderMap) -> usize {
+        if is_grpc_web(headers) { 2 * self.message_max } else { self.message_max }
     }
 
     /// Returns whether a browser sends a request for a page of another site that may not call. A browser
@@ -206,16 +236,31 @@ impl Service<Request<Body>> for Protocols {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        if content_type(request.headers()).starts_with(GRPC_WEB) {
-            return self.grpc_web.call(request).boxed();
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        // Media types are case-insensitive; the libraries compare them as they are.
+        if let Some(value) = request.headers_mut().get_mut(CONTENT_TYPE) {
+            let lower_case = value.as_bytes().to_ascii_lowercase();
+            *value = HeaderValue::from_bytes(&lower_case).unwrap_or_else(|_| value.clone());
         }
         if let Some(response) = files::response(self.files, &request) {
             return future::ready(Ok(response)).boxed();
         }
         let mut this = self.clone();
         Box::pin(async move {
-            let (headers, is_get) = (request.headers().clone(), request.method() == Method::GET);
+            let (mut headers, is_get) =
+                (request.headers().clone(), request.method() == Method::GET);
+            if is_grpc_web(&headers) {
+                return match this.read(request).await {
+                    Ok(request) => this.grpc_web.call(request.map(Body::new)).await,
+                    Err(status) => {
+                        let mut response = status.into_http();
+                        response
+                            .headers_mut()
+                            .extend(headers.remove(CONTENT_TYPE).map(|it| (CONTENT_TYPE, it)));
+                        Ok(response)
+                    }
+                };
+            }
             let Ok(response) = match this.read(request).await {
                 Ok(request) => this.connect.call(request).await,
                 Err(status) => Ok(connect::error(&status).into_http_response(&headers)),
@@ -232,4 +277,11 @@ impl Service<Request<Body>> for Protocols {
             Ok(response)
         })
     }
+}
+
+/// Reads the rest of a message that is rejected. With unread data, a connection of HTTP/1.1 would be
+/// reset, and the caller might not get the error.
+async fn discard(body: Body) {
+    let mut rest = Limited::new(body, DISCARDED_MAX);
+    while let Some(Ok(_)) = rest.frame().await {}
 }

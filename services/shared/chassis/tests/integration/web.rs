@@ -1,6 +1,9 @@
 //! gRPC-Web and Connect, over HTTP/1.1, as browsers and `curl` call a public server.
 
-use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering::SeqCst};
+use std::{
+    sync::{Arc, atomic::AtomicBool, atomic::Ordering::SeqCst},
+    time::Duration,
+};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
@@ -17,7 +20,7 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
     sync::Semaphore,
-    time::timeout,
+    time::{sleep, timeout},
 };
 use tonic::Status;
 
@@ -31,7 +34,10 @@ const FILES: &[File] =
 
 fn web(stub: Stub) -> Service {
     let allowed_origins = vec![ORIGIN.parse().unwrap()];
-    Service { web: Some(Web { allowed_origins, files: FILES }), ..stub.service() }
+    Service {
+        web: Some(Web { allowed_origins, files: FILES }),
+        ..stub.service()
+    }
 }
 
 fn post(path: &str, content_type: &str) -> request::Builder {
@@ -336,6 +342,42 @@ async fn a_slow_message_is_not_waited_for() {
     timeout(PATIENCE, slow.read_to_string(&mut response)).await.unwrap().unwrap();
     assert!(response.starts_with("HTTP/1.1 504"), "{response}");
     assert_eq!(call(&server, GET, "{}").await.0, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_connection_goes_on_after_a_call_that_is_rejected_before_its_message_comes() {
+    let server = Server::start(web(Stub::new()), config());
+    let unknown = VERIFY.replace("Verify", "Nope");
+    let calls = [
+        (GET, "application/json\r\nsec-fetch-site: cross-site", "HTTP/1.1 403"),
+        (GET, "application/json\r\nconnect-timeout-ms: soon", "HTTP/1.1 400"),
+        (GET, "application/json\r\nconnect-timeout-ms: +5", "HTTP/1.1 400"),
+        (&unknown, "application/grpc-web+proto", "HTTP/1.1 200"),
+        (GET, "application/grpc-web+proto\r\nsec-fetch-site: cross-site", "HTTP/1.1 200"),
+    ];
+    for (path, headers, expected) in calls {
+        let mut connection = TcpStream::connect(server.address).await.unwrap();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: a\r\ncontent-type: {headers}\r\ncontent-length: 5\r\n\r\n"
+        );
+        connection.write_all(head.as_bytes()).await.unwrap();
+        // A server that answers at once would do so in this time.
+        sleep(Duration::from_millis(200)).await;
+        connection.write_all(&[0; 5]).await.unwrap();
+        let last = "GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+        connection.write_all(last.as_bytes()).await.unwrap();
+        let mut answers = String::new();
+        timeout(PATIENCE, connection.read_to_string(&mut answers)).await.unwrap().unwrap();
+        assert!(answers.starts_with(expected), "{headers}: {answers}");
+        assert!(answers.ends_with(FILES[0].contents), "{headers}: {answers}");
+    }
+}
+
+#[tokio::test]
+async fn media_types_are_case_insensitive() {
+    let server = Server::start(web(Stub::new()), config());
+    let request = post(GET, "Application/JSON").body("{}").unwrap();
+    assert_eq!(answer(http(server.address, request).await).0, StatusCode::OK);
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! The Connect protocol (<https://connectrpc.com/docs/protocol>): each call becomes a gRPC call of the
 //! same process, with its message encoded and its answer decoded if the caller uses JSON.
 
-use std::{collections::HashMap, time::Instant};
+use std::{collections::HashMap, sync::OnceLock, time::Instant};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use bytes::Bytes;
@@ -43,21 +43,29 @@ const NOT_METADATA: [HeaderName; 9] = [
 /// Makes gRPC calls of Connect calls.
 pub(super) struct Transcoder {
     calls: BatchedCalls,
-    /// The methods that it calls, by their path without the leading slash.
-    methods: HashMap<String, MethodDescriptor>,
+    service: &'static str,
+    /// The methods that it calls, by their path without the leading slash. Read at the first call: the
+    /// descriptors take megabytes.
+    methods: OnceLock<HashMap<String, MethodDescriptor>>,
 }
 
 impl Transcoder {
     /// Returns one for the package of a service, and for health checks.
-    pub(super) fn new(calls: BatchedCalls, service: &str) -> Self {
-        let methods = [service, HEALTH].into_iter().flat_map(json::methods_of_package);
-        let methods = methods.filter(|method| !method.is_client_streaming());
-        let by_path = methods.map(|method| (json::path(&method), method));
-        Self { calls, methods: by_path.collect() }
+    pub(super) fn new(calls: BatchedCalls, service: &'static str) -> Self {
+        Self { calls, service, methods: OnceLock::new() }
+    }
+
+    fn method(&self, path: &str) -> Option<&MethodDescriptor> {
+        let by_path = self.methods.get_or_init(|| {
+            let methods = [self.service, HEALTH].into_iter().flat_map(json::methods_of_package);
+            let methods = methods.filter(|method| !method.is_client_streaming());
+            methods.map(|method| (json::path(&method), method)).collect()
+        });
+        by_path.get(path)
     }
 
     fn start(&self, path: &str, context: RequestContext, format: CodecFormat) -> Option<Call> {
-        let method = self.methods.get(path)?.clone();
+        let method = self.method(path)?.clone();
         let calls = self.calls.clone();
         Some(Call { calls, path: format!("/{path}"), method, context, format })
     }
@@ -65,7 +73,7 @@ impl Transcoder {
 
 impl Dispatcher for Transcoder {
     fn lookup(&self, path: &str) -> Option<ConnectMethod> {
-        let method = self.methods.get(path)?;
+        let method = self.method(path)?;
         Some(match method.is_server_streaming() {
             true => ConnectMethod::server_streaming(),
             false => ConnectMethod::unary(methods::is_read(&format!("/{path}")) == Some(true)),

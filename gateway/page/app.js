@@ -1,15 +1,19 @@
 // The page. The hash of the address selects the view: #/home, #/user/ada/followers, #/post/1.
-//
-// `h` builds all elements, and texts become text nodes: what users write is never read as HTML.
 
 import { CallError, call, keepWatching, requestId, setToken } from "./client.js";
-import { LANGUAGES, texts } from "./texts.js";
+import { fill, h } from "./elements.js";
+import { operators } from "./operators.js";
+import { hasMetrics } from "./settings.js";
+import { LANGUAGES, language, setLanguage, t, texts } from "./texts.js";
 
 const header = document.querySelector("header");
 const main = document.querySelector("main");
 const status = document.querySelector("#status");
 
-const VIEWS = new Map(Object.entries({ home, friends, user, post, notices, login, register }));
+const VIEWS = new Map(Object.entries({
+  home, friends, user, post, notices, login, register,
+  ...(hasMetrics && { operators: () => operators(viewEnd.signal) }),
+}));
 const NEED_SESSION = ["home", "friends", "notices"];
 const NEED_NONE = ["login", "register"];
 const LISTS = { followers: "ViewFollowers", following: "ViewFollowing", mutuals: "ViewMutuals" };
@@ -19,8 +23,6 @@ const SELF = "RELATION_STATE_SELF";
 const FRESH_MAX = 100;
 const STATUS_MS = 8_000;
 
-const preferred = localStorage.getItem("language") ?? navigator.language.slice(0, 2);
-let language = LANGUAGES.includes(preferred) ? preferred : LANGUAGES[0];
 // { token, user }, or null. In localStorage, so new tabs and a restarted browser keep the session.
 // Scripts of the page can read it, as they can read sessionStorage: the content security policy
 // admits no scripts but the page's own.
@@ -119,6 +121,7 @@ function showHeader() {
   const links = session
     ? { home: "#/home", friends: "#/friends", notices: "#/notices", myPage: userHash(session.user) }
     : { logIn: "#/login", register: "#/register" };
+  if (hasMetrics) links.operators = "#/operators";
   const nav = Object.entries(links).map(([key, href]) =>
     h("a", { href, "aria-current": location.hash === href && "page" }, t(key),
       key === "notices" && h("span", { id: "unread" })));
@@ -149,8 +152,7 @@ function showBadge() {
 }
 
 function speak(other) {
-  language = other;
-  localStorage.setItem("language", language);
+  setLanguage(other);
   route(false);
   document.querySelector("#language").focus();
 }
@@ -566,26 +568,4 @@ function say(text) {
   status.textContent = text;
   clearTimeout(saying);
   saying = setTimeout(() => { status.textContent = ""; }, STATUS_MS);
-}
-
-// Returns a text in the page's language. Names of enum values may be unknown, if the gateway is newer.
-function t(key, argument = "") {
-  return texts[key]?.[LANGUAGES.indexOf(language)].replace("{0}", argument) ?? key;
-}
-
-// Creates an element. Functions are listeners. Leaves out attributes that are false or absent.
-function h(tag, attributes = {}, ...children) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (typeof value === "function") element.addEventListener(name.slice(2), value);
-    else if (value === true) element.setAttribute(name, "");
-    else if (value || value === 0) element.setAttribute(name, value);
-  }
-  return fill(element, ...children);
-}
-
-// Replaces the children of an element. Leaves out those that are false or absent.
-function fill(element, ...children) {
-  element.replaceChildren(...children.flat(2).filter((child) => child || child === 0));
-  return element;
 }

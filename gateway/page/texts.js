@@ -2,6 +2,20 @@
 
 export const LANGUAGES = ["en", "zh"];
 
+const preferred = localStorage.getItem("language") ?? navigator.language.slice(0, 2);
+// The page's language.
+export let language = LANGUAGES.includes(preferred) ? preferred : LANGUAGES[0];
+
+export function setLanguage(value) {
+  language = value;
+  localStorage.setItem("language", language);
+}
+
+// Returns a text in the page's language. Names of enum values may be unknown, if the gateway is newer.
+export function t(key, argument = "") {
+  return texts[key]?.[LANGUAGES.indexOf(language)].replace("{0}", argument) ?? key;
+}
+
 export const texts = {
   languageName: ["English", "中文"],
   skip: ["Skip to content", "跳到内容"],
@@ -81,6 +95,28 @@ export const texts = {
   others: [" and {0} more", "和另外 {0} 人"],
   times: [" ({0} times)", "（{0} 次）"],
   isNew: ["new", "新"],
+
+  operators: ["Live metrics", "实时指标"],
+  operatorsNote: ["All services of this process. Plots: the last 5 minutes.", "本进程的所有服务。图中为最近 5 分钟。"],
+  callRate: ["Requests", "请求"],
+  errorRate: ["Server errors", "服务器错误"],
+  deliveryRate: ["Fan-out deliveries", "扇出投递"],
+  fanOutAge: ["Fan-out lag", "扇出延迟"],
+  fanOutDepth: ["Fan-out queue", "扇出队列"],
+  redisMemory: ["Redis memory", "Redis 内存"],
+  userLag: ["Recorder lag: user", "记录延迟：user"],
+  relationLag: ["Recorder lag: relation", "记录延迟：relation"],
+  postLag: ["Recorder lag: post", "记录延迟：post"],
+  peak: ["peak {0}", "峰值 {0}"],
+  noData: ["no data", "暂无数据"],
+  noRates: ["Rates need two scrapes.", "需要两次采样才能计算速率。"],
+  noCalls: ["No calls to the gateway in the last minute.", "最近一分钟没有对网关的调用。"],
+  methods: ["Calls to the gateway in the last minute, latency in ms", "最近一分钟对网关的调用，延迟单位为毫秒"],
+  method: ["Method", "方法"],
+  calls: ["Calls/s", "调用/秒"],
+  errors: ["Errors/s", "错误/秒"],
+  streamsNote: ["Streams count when they end, and have no latency.", "流在结束时计数，没有延迟数据。"],
+  scrapeFailed: ["The metrics cannot be read: {0}. Trying again.", "无法读取指标：{0}。正在重试。"],
 
   // Errors, by reason or code. The page shows the message of all others.
   TOKEN_INVALID: ["The session has ended. Log in again.", "会话已结束，请重新登录。"],

@@ -91,6 +91,12 @@ pub struct Config {
     #[arg(long, env = "MICROBLOG_PAGE")]
     pub page: bool,
 
+    /// Serves the metrics of the process at /metrics too, and shows them on the page, in a tab for
+    /// operators. For a system on one machine: all callers of the gateway can read them. Needs
+    /// --metrics-listen
+    #[arg(long, env = "MICROBLOG_PAGE_METRICS", requires = "page")]
+    pub page_metrics: bool,
+
     /// Rate limits
     #[command(flatten)]
     pub limits: limits::Config,

@@ -107,7 +107,8 @@ pub fn service(config: &Config, limits: Limits, peers: Peers, worker: Worker) ->
         handler: None,
         web: Some(Web {
             allowed_origins: config.allowed_origins.clone(),
-            files: if config.page { page::FILES } else { &[] },
+            files: if config.page { page::files(config.page_metrics) } else { Vec::new() },
+            metrics: config.page_metrics,
         }),
         ready: std::sync::Arc::new(|| future::ready(true).boxed()),
         background: eviction.into_iter().chain(deletion).collect(),

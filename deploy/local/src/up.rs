@@ -11,7 +11,7 @@ mod port;
 mod redis;
 mod software;
 
-use std::{env, iter, path::PathBuf, process::ExitCode};
+use std::{env, net::Ipv4Addr, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context as _, bail};
 
@@ -33,7 +33,8 @@ pub struct Args {
     data_dir: Option<PathBuf>,
 
     /// First of ten ports on 127.0.0.1, for the gateway. The next five are for the services user,
-    /// relation, post, timeline and notice, and the last for redis-server
+    /// relation, post, timeline and notice, the ninth for metrics unless --metrics-listen is set, and
+    /// the last for redis-server
     #[arg(
         long,
         value_name = "PORT",
@@ -80,6 +81,7 @@ struct Databases {
     post_database_url: Option<String>,
 }
 
+const METRICS_OFFSET: u16 = 8;
 const REDIS_OFFSET: u16 = 9;
 
 impl Databases {
@@ -97,7 +99,7 @@ impl Databases {
 
 /// Runs all servers until a signal stops them.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let chassis = &args.chassis;
+    let mut chassis = args.chassis.clone();
     if chassis.tls_cert_file.is_some() || chassis.health_listen.is_some() {
         bail!(
             "`microblog up` is for this machine only and has neither TLS nor a health check port: \
@@ -114,19 +116,23 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let software = Software::find(args.redis_server.as_deref())?;
     let data = DataDir::open(&data_dir(args)?)?;
     orphaned_redis::stop(&data)?;
-    let redis_port = args.port_base + REDIS_OFFSET;
+    let [metrics_port, redis_port] =
+        [METRICS_OFFSET, REDIS_OFFSET].map(|offset| args.port_base + offset);
     let ports = SERVERS.map(|server| server.address(args.port_base).port());
-    for port in ports.into_iter().chain(iter::once(redis_port)) {
+    for port in ports.into_iter().chain([metrics_port, redis_port]) {
         port::wait_until_free(port)?;
     }
+    let metrics = (Ipv4Addr::LOCALHOST, metrics_port).into();
+    let metrics = *chassis.metrics_listen.get_or_insert(metrics);
     let access = data.prepare_redis(redis_port)?;
-    let plan = Plan::new(&args.chassis, &flags(args, &data, &access)?)?;
+    let plan = Plan::new(&chassis, &flags(args, &data, &access)?)?;
     println!("microblog {} is starting", env!("CARGO_PKG_VERSION"));
-    let redis = Redis::start(software.clone(), &data, access)?;
-    messages::started(&software, &data, &args.databases, redis_port, args.port_base);
-    let keys = Keys { identity_key_file: args.chassis.identity_key_file.clone() };
-    background::start(args.port_base, args.demo.then(|| data.demo_data_mark()), keys)?;
-    let code = microblog_chassis::run(&args.chassis, move |worker| plan.clone().listen(worker));
+    let redis = Redis::start(software.clone(), &data, access.clone())?;
+    messages::started(&software, &data, args, metrics, redis_port);
+    let keys = Keys { identity_key_file: chassis.identity_key_file.clone() };
+    let demo_data_mark = args.demo.then(|| data.demo_data_mark());
+    background::start(args.port_base, demo_data_mark, keys, access)?;
+    let code = microblog_chassis::run(&chassis, move |worker| plan.clone().listen(worker));
     drop(redis);
     println!("stopped; the data are in {}", data.path().display());
     Ok(code)
@@ -150,7 +156,7 @@ fn flags(args: &Args, data: &DataDir, access: &Access) -> anyhow::Result<Flags> 
         flags.entry(server).or_default().push(format!("--database-url={url}").into());
     }
     let gateway = flags.entry(Server::Gateway).or_default();
-    gateway.push("--page".into());
+    gateway.extend(["--page", "--page-metrics"].map(Into::into));
     gateway.extend(no_limits_per_address().into_iter().map(Into::into));
     Ok(flags)
 }

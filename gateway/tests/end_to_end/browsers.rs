@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use crate::{
     process::served,
-    system::{PASSWORD, System, config, gateway_service},
+    system::{PASSWORD, System, configured, gateway_service},
     timeline_actions::SOON,
 };
 
@@ -19,8 +19,8 @@ struct Server {
 }
 
 impl Server {
-    fn start(system: &System) -> Self {
-        let gateway = gateway_service(&config(), system.peers.clone(), Worker::ONLY);
+    fn start(system: &System, flags: &[&str]) -> Self {
+        let gateway = gateway_service(&configured(flags), system.peers.clone(), Worker::ONLY);
         Self { address: served(gateway).trim_start_matches("http://").to_owned() }
     }
 
@@ -29,6 +29,12 @@ impl Server {
         let response = http(&self.address, request).await;
         (response.status(), serde_json::from_slice(response.body()).unwrap())
     }
+}
+
+/// Returns the status code of a file, and its text.
+async fn file(server: &Server, path: &str) -> (StatusCode, String) {
+    let response = http(&server.address, Request::get(path).body("").unwrap()).await;
+    (response.status(), String::from_utf8(response.body().to_vec()).unwrap())
 }
 
 fn post(method: &str, token: &str, content_type: &str) -> request::Builder {
@@ -45,7 +51,7 @@ async fn a_session_reads_writes_and_watches_with_json() {
     let system = System::start().await;
     system.join("ann").await;
     let bob = system.join("bob").await;
-    let server = Server::start(&system);
+    let server = Server::start(&system, &[]);
     let login = json!({"login": "ann", "password": PASSWORD});
     let (_, session) = server.call("", "Login", login).await;
     let token = session["token"].as_str().unwrap();
@@ -78,4 +84,24 @@ async fn a_session_reads_writes_and_watches_with_json() {
         String::from_utf8_lossy(rejected.body()).contains("CALLER_NOT_ALLOWED"),
         "{rejected:?}"
     );
+}
+
+#[tokio::test]
+async fn the_page_and_the_metrics_on_it_are_served_only_with_their_flags() {
+    let system = System::start().await;
+    let flags: [&[&str]; 3] = [&[], &["--page"], &["--page", "--page-metrics"]];
+    for (count, flags) in flags.into_iter().enumerate() {
+        let server = Server::start(&system, flags);
+        for path in ["/", "/openapi.json", "/settings.js"] {
+            assert_eq!(
+                file(&server, path).await.0 == StatusCode::OK,
+                count > 0,
+                "{path} {flags:?}"
+            );
+        }
+        let (_, settings) = file(&server, "/settings.js").await;
+        assert_eq!(settings.contains("hasMetrics = true"), count == 2, "{settings}");
+        let (code, _) = file(&server, "/metrics").await;
+        assert_eq!(code == StatusCode::OK, count == 2, "{code} {flags:?}");
+    }
 }

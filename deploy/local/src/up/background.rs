@@ -1,5 +1,5 @@
-//! A dedicated thread beside the servers: reports readiness, creates the demo graph, and handles
-//! Ctrl-C for the launcher. The servers handle their own shutdown.
+//! A dedicated thread beside the servers: reports readiness, observes redis-server, creates the demo
+//! graph, and handles Ctrl-C for the launcher. The servers handle their own shutdown.
 
 use std::{io, path::PathBuf, process, thread, time::Duration};
 
@@ -10,7 +10,7 @@ use tokio::{
     time,
 };
 
-use super::{demo_data, messages};
+use super::{Access, demo_data, messages, redis};
 use crate::{keys::Keys, remote, services::SERVERS};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -24,6 +24,7 @@ pub(super) fn start(
     port_base: u16,
     demo_data_mark: Option<PathBuf>,
     keys: Keys,
+    access: Access,
 ) -> anyhow::Result<()> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     let signals = {
@@ -32,13 +33,19 @@ pub(super) fn start(
     };
     thread::Builder::new()
         .name("background".to_owned())
-        .spawn(move || runtime.block_on(run(signals, port_base, demo_data_mark, keys)))?;
+        .spawn(move || runtime.block_on(run(signals, port_base, demo_data_mark, keys, access)))?;
     Ok(())
 }
 
-async fn run(mut signals: Signals, port_base: u16, demo_data_mark: Option<PathBuf>, keys: Keys) {
+async fn run(
+    mut signals: Signals,
+    port_base: u16,
+    demo_data_mark: Option<PathBuf>,
+    keys: Keys,
+    access: Access,
+) {
     tokio::select! {
-        result = wait_and_create_demo_data(port_base, demo_data_mark, &keys) => {
+        result = when_serving(port_base, demo_data_mark, &keys, &access) => {
             if let Err(error) = result {
                 eprintln!("error: {error:#}");
             }
@@ -54,10 +61,11 @@ async fn run(mut signals: Signals, port_base: u16, demo_data_mark: Option<PathBu
     process::exit(INTERRUPTED);
 }
 
-async fn wait_and_create_demo_data(
+async fn when_serving(
     port_base: u16,
     demo_data_mark: Option<PathBuf>,
     keys: &Keys,
+    access: &Access,
 ) -> anyhow::Result<()> {
     for server in SERVERS {
         let channel = remote::channel(&server.url(port_base))?;
@@ -65,6 +73,7 @@ async fn wait_and_create_demo_data(
             time::sleep(POLL_INTERVAL).await;
         }
     }
+    redis::observe_memory(access)?;
     messages::ready(port_base);
     if let Some(mark) = demo_data_mark {
         let created = demo_data::ensure(port_base, &mark, keys).await;

@@ -1,9 +1,9 @@
 //! Messages of `microblog up` on standard output: servers, addresses, and commands to try.
 
-use std::env;
+use std::{env, net::SocketAddr};
 
 use super::{
-    Databases,
+    Args,
     data_dir::DataDir,
     demo_data::{DemoGraph, PASSWORD},
     software::Software,
@@ -20,15 +20,16 @@ const CURL: &str = "curl -s -H 'content-type: application/json'";
 pub(super) fn started(
     software: &Software,
     data: &DataDir,
-    databases: &Databases,
+    args: &Args,
+    metrics: SocketAddr,
     redis_port: u16,
-    port_base: u16,
 ) {
     for server in SERVERS {
-        println!("  {:9} {}  {}", server.name(), server.url(port_base), server.service());
+        println!("  {:9} {}  {}", server.name(), server.url(args.port_base), server.service());
     }
+    println!("  metrics   http://{metrics}/metrics");
     println!("  redis     127.0.0.1:{redis_port}, version {}", software.version);
-    for (server, url) in databases.urls() {
+    for (server, url) in args.databases.urls() {
         let service = server.name();
         match url {
             Some(_) => println!("  database  of {service}: --{service}-database-url"),

@@ -17,6 +17,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use opentelemetry::global;
 
 use super::{access::Access, data_dir::DataDir, software::Software};
 
@@ -24,6 +25,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const WATCH_INTERVAL: Duration = Duration::from_millis(200);
 // Timeout of one PING during loading, which is repeated.
 const PING_TIMEOUT: Duration = Duration::from_secs(3);
+// Scrapes wait for it.
+const INFO_TIMEOUT: Duration = Duration::from_secs(1);
 const RESTART_DELAY: Duration = Duration::from_secs(1);
 const RESTART_DELAY_MAX: Duration = Duration::from_secs(16);
 // redis-server writes at most a second of buffered data, not the whole data set.
@@ -179,9 +182,36 @@ impl Setup {
 }
 
 fn ping(client: &redis::Client) -> redis::RedisResult<()> {
-    let mut connection = client.get_connection_with_timeout(PING_TIMEOUT)?;
-    connection.set_read_timeout(Some(PING_TIMEOUT))?;
-    redis::cmd("PING").query(&mut connection)
+    redis::cmd("PING").query(&mut connect(client, PING_TIMEOUT)?)
+}
+
+fn connect(client: &redis::Client, timeout: Duration) -> redis::RedisResult<redis::Connection> {
+    let connection = client.get_connection_with_timeout(timeout)?;
+    connection.set_read_timeout(Some(timeout))?;
+    Ok(connection)
+}
+
+/// Registers the metric of the memory that redis-server uses. Must be called after the start of
+/// telemetry.
+pub(super) fn observe_memory(access: &Access) -> anyhow::Result<()> {
+    let client = redis::Client::open(access.admin_url()?)?;
+    let used = move || -> redis::RedisResult<Option<u64>> {
+        let mut connection = connect(&client, INFO_TIMEOUT)?;
+        let info: redis::InfoDict = redis::cmd("INFO").arg("memory").query(&mut connection)?;
+        Ok(info.get("used_memory"))
+    };
+    global::meter("microblog")
+        .u64_observable_gauge("microblog.redis.memory")
+        .with_unit("By")
+        .with_description("Memory that the launcher's redis-server uses for data and buffers")
+        // A connection for each scrape: redis-server may have been restarted.
+        .with_callback(move |observer| {
+            if let Ok(Some(bytes)) = used() {
+                observer.observe(bytes, &[]);
+            }
+        })
+        .build();
+    Ok(())
 }
 
 /// Stops redis-server: SIGTERM, and SIGKILL after a timeout.

@@ -37,7 +37,10 @@ pub struct Web {
     /// The origins whose scripts may call it, such as `https://example.org`.
     pub allowed_origins: Vec<HeaderValue>,
     /// The files that it serves.
-    pub files: &'static [File],
+    pub files: Vec<File>,
+    /// Also serves the metrics of the process at `/metrics`, for a page that shows them. They are
+    /// empty without `--metrics-listen`.
+    pub metrics: bool,
 }
 
 /// A file that a service serves by HTTP.

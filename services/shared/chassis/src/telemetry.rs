@@ -5,12 +5,11 @@
 mod call_duration;
 mod log_format;
 mod otlp;
-mod prometheus;
+pub(crate) mod prometheus;
 mod settings;
 
 use std::{env, ffi::OsStr, io, net::SocketAddr, panic, path::Path, thread, time::Duration};
 
-use ::prometheus::Registry;
 use opentelemetry::{KeyValue, global, trace::TracerProvider as _};
 use opentelemetry_sdk::{
     Resource, error::OTelSdkResult, metrics::SdkMeterProvider, trace::SdkTracerProvider,
@@ -83,8 +82,8 @@ impl Telemetry {
         let (traces_endpoint, metrics_endpoint) =
             (settings.traces_endpoint.as_deref(), settings.metrics_endpoint.as_deref());
         let resource = resource();
-        let (prometheus_reader, registry) =
-            settings.prometheus_address.map(|_| prometheus::reader()).transpose()?.unzip();
+        let prometheus_reader =
+            settings.prometheus_address.map(|_| prometheus::reader()).transpose()?;
         let otlp_exporter = metrics_endpoint
             .map(|to| otlp::metric_exporter(to, settings.metrics_tls.read(to)?))
             .transpose()?;
@@ -115,16 +114,14 @@ impl Telemetry {
                 tracing_subscriber::registry().with(traces).with(log_lines).try_init()?;
             }
         }
-        let prometheus_reader = settings.prometheus_address.zip(registry);
-        let prometheus_reader =
-            prometheus_reader.map(|(at, registry)| serve(at, registry)).transpose()?;
+        let prometheus_server = settings.prometheus_address.map(serve).transpose()?;
         panic::set_hook(Box::new(|panic| {
             // Omits the panic's message, which may contain user data: assertions show the compared
             // values.
             let location = panic.location().map(ToString::to_string);
             tracing::error!(location, "panic");
         }));
-        Ok(Self { providers, _prometheus_server: prometheus_reader })
+        Ok(Self { providers, _prometheus_server: prometheus_server })
     }
 
     /// Flushes telemetry. On its own thread: the exporters block, and this runtime drives their
@@ -148,8 +145,8 @@ impl Telemetry {
     }
 }
 
-fn serve(at: SocketAddr, registry: Registry) -> Result<AbortOnDropHandle<()>, TelemetryError> {
-    let listened = prometheus::serve(at, registry);
+fn serve(at: SocketAddr) -> Result<AbortOnDropHandle<()>, TelemetryError> {
+    let listened = prometheus::serve(at);
     let (address, work) = listened.map_err(|error| TelemetryError::Listener(at, error))?;
     tracing::info!(%address, "serving metrics");
     Ok(AbortOnDropHandle::new(tokio::spawn(work)))

@@ -20,13 +20,13 @@ use futures::{
     future::{self, BoxFuture, Either},
 };
 use http::{
-    HeaderMap, HeaderValue, Method, Request, Response, Version,
+    HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version,
     header::{CACHE_CONTROL, CONTENT_TYPE, ORIGIN},
     request::Parts,
 };
 use http_body_util::{BodyExt as _, Either as EitherBody, Full, LengthLimitError, Limited};
 use microblog_domain::Invalid;
-use tokio::time::timeout;
+use tokio::{task::spawn_blocking, time::timeout};
 use tonic::{Code, Status, body::Body};
 use tonic_web::GrpcWebLayer;
 use tower::{Layer as _, Service, util::BoxCloneSyncService};
@@ -40,6 +40,7 @@ use crate::{
     middleware::{CallBody, message_too_large, overloaded},
     service::{File, Web},
     status,
+    telemetry::prometheus,
 };
 
 const GRPC: &[u8] = b"application/grpc";
@@ -147,7 +148,8 @@ struct Protocols {
     server_state: Arc<ServerState>,
     message_max: usize,
     read_timeout: Duration,
-    files: &'static [File],
+    files: Arc<[File]>,
+    metrics: bool,
     allowed_origins: Arc<[HeaderValue]>,
 }
 
@@ -155,7 +157,7 @@ impl Protocols {
     fn new(
         calls: BatchedCalls,
         service: &'static str,
-        Web { allowed_origins, files }: Web,
+        Web { allowed_origins, files, metrics }: Web,
         config: &Config,
         server_state: Arc<ServerState>,
     ) -> Self {
@@ -171,7 +173,8 @@ impl Protocols {
             server_state,
             message_max,
             read_timeout: Duration::from_millis(config.default_timeout_ms),
-            files,
+            files: files.into(),
+            metrics,
             allowed_origins: allowed_origins.into(),
         }
     }
@@ -242,8 +245,11 @@ impl Service<Request<Body>> for Protocols {
             let lower_case = value.as_bytes().to_ascii_lowercase();
             *value = HeaderValue::from_bytes(&lower_case).unwrap_or_else(|_| value.clone());
         }
-        if let Some(response) = files::response(self.files, &request) {
+        if let Some(response) = files::response(&self.files, &request) {
             return future::ready(Ok(response)).boxed();
+        }
+        if self.metrics && request.uri().path() == prometheus::PATH {
+            return read_metrics(request.method().clone()).boxed();
         }
         let mut this = self.clone();
         Box::pin(async move {
@@ -284,4 +290,14 @@ impl Service<Request<Body>> for Protocols {
 async fn discard(body: Body) {
     let mut rest = Limited::new(body, DISCARDED_MAX);
     while let Some(Ok(_)) = rest.frame().await {}
+}
+
+/// Returns the metrics. Collecting them takes milliseconds, in which the worker has other calls.
+async fn read_metrics(method: Method) -> Result<Response<Body>, Infallible> {
+    let collected = spawn_blocking(move || prometheus::respond(&method, prometheus::PATH)).await;
+    Ok(collected.map(|response| response.map(Body::new)).unwrap_or_else(|_panic| {
+        let mut failed = Response::new(Body::empty());
+        *failed.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+        failed
+    }))
 }

@@ -11,7 +11,7 @@ use http_body_util::Full;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use opentelemetry_prometheus::PrometheusExporter;
-use prometheus::{Registry, TextEncoder};
+use prometheus::TextEncoder;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::Semaphore,
@@ -20,7 +20,8 @@ use tokio::{
 
 use crate::jobs::run_on_dedicated_thread;
 
-const PATH: &str = "/metrics";
+/// The path of the metrics.
+pub(crate) const PATH: &str = "/metrics";
 
 // Scrapers are few; more connections wait in the backlog.
 const CONNECTIONS_MAX: usize = 16;
@@ -31,13 +32,12 @@ const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 // Maximum age of a connection, against slow readers.
 const CONNECTION_MAX: Duration = Duration::from_secs(3600);
 
-/// Returns the SDK's Prometheus reader, and its registry.
-pub(super) fn reader() -> Result<(PrometheusExporter, Registry), prometheus::Error> {
-    let registry = Registry::new();
-    let exporter = opentelemetry_prometheus::exporter().with_registry(registry.clone());
+/// Returns the SDK's Prometheus reader, which is in the default registry.
+pub(super) fn reader() -> Result<PrometheusExporter, prometheus::Error> {
+    let exporter = opentelemetry_prometheus::exporter();
+    let exporter = exporter.with_registry(prometheus::default_registry().clone());
     // The instrumentation scope would only add a label to each series.
-    let exporter = exporter.scope_info_enabled(false).build();
-    exporter.map(|exporter| (exporter, registry)).map_err(|error| {
+    exporter.scope_info_enabled(false).build().map_err(|error| {
         // Fails only for duplicate registrations, and the registry is empty.
         prometheus::Error::Msg(error.to_string())
     })
@@ -47,20 +47,19 @@ pub(super) fn reader() -> Result<(PrometheusExporter, Registry), prometheus::Err
 /// it does not use.
 pub(super) fn serve(
     address: SocketAddr,
-    registry: Registry,
 ) -> io::Result<(SocketAddr, impl Future<Output = ()> + Send)> {
     let listener = std::net::TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
     let work = async move {
         // Returns only on error.
-        let Err(error) = accept(listener, registry).await;
+        let Err(error) = accept(listener).await;
         tracing::error!(%error, "metrics endpoint failed");
     };
     Ok((address, run_on_dedicated_thread("metrics", work)))
 }
 
-async fn accept(listener: std::net::TcpListener, registry: Registry) -> io::Result<Infallible> {
+async fn accept(listener: std::net::TcpListener) -> io::Result<Infallible> {
     let listener = TcpListener::from_std(listener)?;
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
@@ -68,11 +67,10 @@ async fn accept(listener: std::net::TcpListener, registry: Registry) -> io::Resu
         let permit = connections.clone().acquire_owned().await;
         match listener.accept().await {
             Ok((connection, _)) => {
-                let registry = registry.clone();
                 tokio::spawn(async move {
                     let _permit = permit;
                     // Errors of a scraper's connection are ignored.
-                    let _ = timeout(CONNECTION_MAX, answer(connection, registry)).await;
+                    let _ = timeout(CONNECTION_MAX, answer(connection)).await;
                 });
             }
             Err(error) => {
@@ -83,9 +81,9 @@ async fn accept(listener: std::net::TcpListener, registry: Registry) -> io::Resu
     }
 }
 
-async fn answer(connection: TcpStream, registry: Registry) -> hyper::Result<()> {
-    let service = service_fn(move |request: Request<Incoming>| {
-        let response = respond(request.method(), request.uri().path(), &registry);
+async fn answer(connection: TcpStream) -> hyper::Result<()> {
+    let service = service_fn(|request: Request<Incoming>| {
+        let response = respond(request.method(), request.uri().path());
         std::future::ready(Ok::<_, Infallible>(response))
     });
     let mut http = http1::Builder::new();
@@ -93,10 +91,11 @@ async fn answer(connection: TcpStream, registry: Registry) -> hyper::Result<()> 
     http.serve_connection(TokioIo::new(connection), service).await
 }
 
-fn respond(method: &Method, path: &str, registry: &Registry) -> Response<Full<Bytes>> {
+/// Returns the response to a request of metrics.
+pub(crate) fn respond(method: &Method, path: &str) -> Response<Full<Bytes>> {
     let (status, kind, text) = match (path, method) {
         (PATH, &Method::GET | &Method::HEAD) => {
-            match TextEncoder::new().encode_to_string(&registry.gather()) {
+            match TextEncoder::new().encode_to_string(&prometheus::gather()) {
                 Ok(text) => (StatusCode::OK, prometheus::TEXT_FORMAT, text),
                 Err(error) => {
                     tracing::error!(%error, "cannot encode metrics");
@@ -109,7 +108,9 @@ fn respond(method: &Method, path: &str, registry: &Registry) -> Response<Full<By
     };
     let mut response = Response::new(Full::new(Bytes::from(text)));
     *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    let headers = [(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, "no-store")];
+    let headers = headers.map(|(name, value)| (name, HeaderValue::from_static(value)));
+    response.headers_mut().extend(headers);
     response
 }
 
@@ -119,8 +120,7 @@ mod tests {
 
     #[test]
     fn other_paths_and_methods_are_rejected() {
-        let registry = Registry::new();
-        let status = |method, path| respond(&method, path, &registry).status();
+        let status = |method, path| respond(&method, path).status();
         assert_eq!(status(Method::GET, "/metrics"), StatusCode::OK);
         assert_eq!(status(Method::HEAD, "/metrics"), StatusCode::OK);
         assert_eq!(status(Method::POST, "/metrics"), StatusCode::METHOD_NOT_ALLOWED);

@@ -35,7 +35,7 @@ const FILES: &[File] =
 fn web(stub: Stub) -> Service {
     let allowed_origins = vec![ORIGIN.parse().unwrap()];
     Service {
-        web: Some(Web { allowed_origins, files: FILES }),
+        web: Some(Web { allowed_origins, files: FILES.into(), metrics: false }),
         ..stub.service()
     }
 }

@@ -60,7 +60,7 @@ async fn calls_and_streams_work_and_the_remote_address_is_known() {
 async fn a_server_for_browsers_has_http1_too() {
     let fixture = Fixture::new();
     let open = Config { tls_client_ca_file: None, ..fixture.server() };
-    let web = Some(Web { allowed_origins: Vec::new(), files: &[] });
+    let web = Some(Web::default());
     let server = Server::start(Service { web, ..Stub::new().service() }, open);
     let mut stream = handshake(&fixture, &server, &TLS13, b"http/1.1").await.unwrap();
     let call = "POST /microblog.user.v1.UserService/GetUserByName HTTP/1.1\r\nhost: a\r\n\

@@ -1,0 +1,39 @@
+"""The whole system in one process, for checks of its gateway."""
+
+import os
+import socket
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import processes
+
+# Of `microblog up`.
+PORTS = 10
+
+
+@contextmanager
+def gateway(program, *flags):
+    """Runs `microblog up`, and yields the URL of its gateway."""
+    with TemporaryDirectory(prefix="microblog-check-") as directory:
+        base = free_ports()
+        command = [program.resolve(), "up", "--data-dir", "data", "--port-base", str(base), *flags]
+        environment = {"PATH": os.environ["PATH"]}
+        with processes.running(command, Path(directory), env=environment) as process:
+            if not processes.eventually(lambda: "\nready" in process.log.read_text()):
+                raise OSError(f"microblog up is not ready:{processes.end_of(process.log)}")
+            yield f"http://127.0.0.1:{base}"
+
+
+def free_ports():
+    """The first of ten consecutive free ports."""
+    for _ in range(100):
+        base = processes.free_port()
+        try:
+            for port in range(base, base + PORTS):
+                with socket.socket() as listener:
+                    listener.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        return base
+    raise OSError("there are no ten free ports in a row")

@@ -260,9 +260,9 @@ impl Service<Request<Body>> for Protocols {
                     Ok(request) => this.grpc_web.call(request.map(Body::new)).await,
                     Err(status) => {
                         let mut response = status.into_http();
-                        response
-                            .headers_mut()
-                            .extend(headers.remove(CONTENT_TYPE).map(|it| (CONTENT_TYPE, it)));
+                        if let Some(media_type) = headers.remove(CONTENT_TYPE) {
+                            response.headers_mut().insert(CONTENT_TYPE, media_type);
+                        }
                         Ok(response)
                     }
                 };

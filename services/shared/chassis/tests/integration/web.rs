@@ -369,6 +369,9 @@ async fn a_connection_goes_on_after_a_call_that_is_rejected_before_its_message_c
         let mut answers = String::new();
         timeout(PATIENCE, connection.read_to_string(&mut answers)).await.unwrap().unwrap();
         assert!(answers.starts_with(expected), "{headers}: {answers}");
+        let media_type = headers.split("\r\n").next().unwrap();
+        assert_eq!(answers.matches("content-type: application/").count(), 1, "{answers}");
+        assert!(answers.contains(media_type), "{answers}");
         assert!(answers.ends_with(FILES[0].contents), "{headers}: {answers}");
     }
 }

@@ -15,6 +15,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import launcher
 import processes
 
 # Read when grpc is loaded: see the check of Kubernetes.
@@ -24,7 +25,7 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 import grpc  # noqa: E402
 
 # Port offsets of `microblog up`.
-USER, RELATION, POST, TIMELINE, NOTICE, REDIS, PORTS = 1, 2, 3, 4, 5, 9, 10
+USER, RELATION, POST, TIMELINE, NOTICE, REDIS = 1, 2, 3, 4, 5, 9
 CHECK_AVAILABILITY = "/microblog.gateway.v1.GatewayService/CheckAvailability"
 USER_SERVICE = "/microblog.user.v1.UserService/"
 GET_TIMELINE = "/microblog.timeline.v1.TimelineService/GetTimeline"
@@ -171,7 +172,7 @@ def _call(port, method, request, times, metadata=()):
 @contextmanager
 def running(programs, directory):
     """Runs a system for the duration of a block, once it is ready."""
-    base, metrics = _free_ports(), [processes.free_port(), processes.free_port()]
+    base, metrics = launcher.free_ports(), [processes.free_port(), processes.free_port()]
     system = System(programs, directory, base, processes.free_port(),
                     [f"127.0.0.1:{port}" for port in metrics])
     up = [programs / "microblog", "up", "--data-dir", "data", "--port-base", str(base),
@@ -230,17 +231,3 @@ def _user(system):
         yield addresses
     finally:
         server.stop(None).wait()
-
-
-def _free_ports():
-    """The first of ten consecutive free ports for `microblog up`."""
-    for _ in range(100):
-        base = processes.free_port()
-        try:
-            for port in range(base, base + PORTS):
-                with socket.socket() as listener:
-                    listener.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        return base
-    raise SystemExit("there are no ten free ports in a row")

@@ -6,7 +6,11 @@ use std::{
     os::unix::{fs::OpenOptionsExt as _, process::CommandExt as _},
     path::PathBuf,
     process::{Child, ExitStatus, Stdio},
-    sync::mpsc::{self, Receiver, RecvTimeoutError, Sender},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{self, Receiver, RecvTimeoutError, Sender},
+    },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -25,8 +29,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const WATCH_INTERVAL: Duration = Duration::from_millis(200);
 // Timeout of one PING during loading, which is repeated.
 const PING_TIMEOUT: Duration = Duration::from_secs(3);
-// Scrapes wait for it.
-const INFO_TIMEOUT: Duration = Duration::from_secs(1);
+const MEMORY_INTERVAL: Duration = Duration::from_secs(2);
 const RESTART_DELAY: Duration = Duration::from_secs(1);
 const RESTART_DELAY_MAX: Duration = Duration::from_secs(16);
 // redis-server writes at most a second of buffered data, not the whole data set.
@@ -192,26 +195,35 @@ fn connect(client: &redis::Client, timeout: Duration) -> redis::RedisResult<redi
 }
 
 /// Registers the metric of the memory that redis-server uses. Must be called after the start of
-/// telemetry.
+/// telemetry. A thread asks redis-server: a scrape must not wait for one that hangs.
 pub(super) fn observe_memory(access: &Access) -> anyhow::Result<()> {
     let client = redis::Client::open(access.admin_url()?)?;
-    let used = move || -> redis::RedisResult<Option<u64>> {
-        let mut connection = connect(&client, INFO_TIMEOUT)?;
-        let info: redis::InfoDict = redis::cmd("INFO").arg("memory").query(&mut connection)?;
-        Ok(info.get("used_memory"))
-    };
+    // Zero while it is unknown.
+    let used = Arc::new(AtomicU64::new(0));
+    let observed = used.clone();
     global::meter("microblog")
         .u64_observable_gauge("microblog.redis.memory")
         .with_unit("By")
         .with_description("Memory that the launcher's redis-server uses for data and buffers")
-        // A connection for each scrape: redis-server may have been restarted.
-        .with_callback(move |observer| {
-            if let Ok(Some(bytes)) = used() {
-                observer.observe(bytes, &[]);
-            }
+        .with_callback(move |observer| match observed.load(Ordering::Relaxed) {
+            0 => {}
+            bytes => observer.observe(bytes, &[]),
         })
         .build();
+    thread::Builder::new().name("redis-memory".to_owned()).spawn(move || {
+        loop {
+            used.store(memory(&client).unwrap_or_default(), Ordering::Relaxed);
+            thread::sleep(MEMORY_INTERVAL);
+        }
+    })?;
     Ok(())
+}
+
+fn memory(client: &redis::Client) -> redis::RedisResult<u64> {
+    // A new connection: redis-server may have been restarted.
+    let mut connection = connect(client, PING_TIMEOUT)?;
+    let info: redis::InfoDict = redis::cmd("INFO").arg("memory").query(&mut connection)?;
+    Ok(info.get("used_memory").unwrap_or_default())
 }
 
 /// Stops redis-server: SIGTERM, and SIGKILL after a timeout.

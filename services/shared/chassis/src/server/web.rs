@@ -26,8 +26,12 @@ use http::{
 };
 use http_body_util::{BodyExt as _, Either as EitherBody, Full, LengthLimitError, Limited};
 use microblog_domain::Invalid;
-use tokio::{task::spawn_blocking, time::timeout};
-use tonic::{Code, Status, body::Body};
+use tokio::{
+    sync::Mutex,
+    task::spawn_blocking,
+    time::{Instant, timeout, timeout_at},
+};
+use tonic::{Status, body::Body};
 use tonic_web::GrpcWebLayer;
 use tower::{Layer as _, Service, util::BoxCloneSyncService};
 
@@ -181,14 +185,17 @@ impl Protocols {
 
     /// Reads the message of a call, which is admitted again when it is complete.
     async fn read(&self, request: Request<Body>) -> Result<Request<Full<Bytes>>, Status> {
+        let deadline = Instant::now() + self.read_timeout;
         let (parts, mut body) = request.into_parts();
+        let _permit = match methods::find(parts.uri.path()).is_infrastructure {
+            true => None,
+            false => Some(self.server_state.admission.try_admit().ok_or_else(overloaded)?),
+        };
         match self.read_body(&parts, &mut body).await {
             Ok(message) => Ok(Request::from_parts(parts, Full::new(message))),
             Err(status) => {
-                // A caller that is too slow already has had its time.
-                let is_slow = status.code() == Code::DeadlineExceeded;
-                if parts.version < Version::HTTP_2 && !is_slow {
-                    let _ = timeout(self.read_timeout, discard(body)).await;
+                if parts.version < Version::HTTP_2 {
+                    let _ = timeout_at(deadline, discard(body)).await;
                 }
                 Err(status)
             }
@@ -201,10 +208,6 @@ impl Protocols {
             return Err(Status::permission_denied(text));
         }
         let call_timeout = timeout_of(&parts.headers)?.unwrap_or(self.read_timeout);
-        let _permit = match methods::find(parts.uri.path()).is_infrastructure {
-            true => None,
-            false => Some(self.server_state.admission.try_admit().ok_or_else(overloaded)?),
-        };
         let body = Limited::new(body, self.body_max(&parts.headers)).collect();
         match timeout(call_timeout.min(self.read_timeout), body).await {
             Ok(Ok(body)) => Ok(body.to_bytes()),
@@ -292,8 +295,11 @@ async fn discard(body: Body) {
     while let Some(Ok(_)) = rest.frame().await {}
 }
 
-/// Returns the metrics. Collecting them takes milliseconds, in which the worker has other calls.
+/// Returns the metrics. Collecting them takes milliseconds, in which the worker has other calls. One
+/// caller at a time: whoever reaches the page may ask.
 async fn read_metrics(method: Method) -> Result<Response<Body>, Infallible> {
+    static COLLECTING: Mutex<()> = Mutex::const_new(());
+    let _turn = COLLECTING.lock().await;
     let collected = spawn_blocking(move || prometheus::respond(&method, prometheus::PATH)).await;
     Ok(collected.map(|response| response.map(Body::new)).unwrap_or_else(|_panic| {
         let mut failed = Response::new(Body::empty());

@@ -38,7 +38,7 @@ pub(super) fn reader() -> Result<PrometheusExporter, prometheus::Error> {
     let exporter = exporter.with_registry(prometheus::default_registry().clone());
     // The instrumentation scope would only add a label to each series.
     exporter.scope_info_enabled(false).build().map_err(|error| {
-        // Fails only for duplicate registrations, and the registry is empty.
+        // Fails only for a second reader in the process.
         prometheus::Error::Msg(error.to_string())
     })
 }

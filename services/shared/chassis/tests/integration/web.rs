@@ -352,6 +352,7 @@ async fn a_connection_goes_on_after_a_call_that_is_rejected_before_its_message_c
         (GET, "application/json\r\nsec-fetch-site: cross-site", "HTTP/1.1 403"),
         (GET, "application/json\r\nconnect-timeout-ms: soon", "HTTP/1.1 400"),
         (GET, "application/json\r\nconnect-timeout-ms: +5", "HTTP/1.1 400"),
+        (GET, "application/json\r\nconnect-timeout-ms: 5", "HTTP/1.1 504"),
         (&unknown, "application/grpc-web+proto", "HTTP/1.1 200"),
         (GET, "application/grpc-web+proto\r\nsec-fetch-site: cross-site", "HTTP/1.1 200"),
     ];

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,12 +12,24 @@ import processes
 PORTS = 10
 
 
+def add_arguments(parser):
+    """Adds the choice between a running gateway and a new one."""
+    system = parser.add_mutually_exclusive_group(required=True)
+    system.add_argument("--url", help="the URL of a running gateway")
+    system.add_argument("--program", type=Path, help="the program `microblog` to start")
+
+
+def chosen(arguments):
+    """The context of the chosen gateway, which has its URL."""
+    return nullcontext(arguments.url) if arguments.url else gateway(arguments.program)
+
+
 @contextmanager
-def gateway(program, *flags):
+def gateway(program):
     """Runs `microblog up`, and yields the URL of its gateway."""
     with TemporaryDirectory(prefix="microblog-check-") as directory:
         base = free_ports()
-        command = [program.resolve(), "up", "--data-dir", "data", "--port-base", str(base), *flags]
+        command = [program.resolve(), "up", "--data-dir", "data", "--port-base", str(base)]
         environment = {"PATH": os.environ["PATH"]}
         with processes.running(command, Path(directory), env=environment) as process:
             if not processes.eventually(lambda: "\nready" in process.log.read_text()):

@@ -118,17 +118,19 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     orphaned_redis::stop(&data)?;
     let [metrics_port, redis_port] =
         [METRICS_OFFSET, REDIS_OFFSET].map(|offset| args.port_base + offset);
+    let metrics_port = chassis.metrics_listen.is_none().then_some(metrics_port);
     let ports = SERVERS.map(|server| server.address(args.port_base).port());
-    for port in ports.into_iter().chain([metrics_port, redis_port]) {
+    for port in ports.into_iter().chain(metrics_port).chain([redis_port]) {
         port::wait_until_free(port)?;
     }
-    let metrics = (Ipv4Addr::LOCALHOST, metrics_port).into();
-    let metrics = *chassis.metrics_listen.get_or_insert(metrics);
+    if let Some(port) = metrics_port {
+        chassis.metrics_listen = Some((Ipv4Addr::LOCALHOST, port).into());
+    }
     let access = data.prepare_redis(redis_port)?;
     let plan = Plan::new(&chassis, &flags(args, &data, &access)?)?;
     println!("microblog {} is starting", env!("CARGO_PKG_VERSION"));
     let redis = Redis::start(software.clone(), &data, access.clone())?;
-    messages::started(&software, &data, args, metrics, redis_port);
+    messages::started(&software, &data, args, &chassis, redis_port);
     let keys = Keys { identity_key_file: chassis.identity_key_file.clone() };
     let demo_data_mark = args.demo.then(|| data.demo_data_mark());
     background::start(args.port_base, demo_data_mark, keys, access)?;

@@ -1,6 +1,6 @@
 //! Messages of `microblog up` on standard output: servers, addresses, and commands to try.
 
-use std::{env, net::SocketAddr};
+use std::env;
 
 use super::{
     Args,
@@ -21,13 +21,15 @@ pub(super) fn started(
     software: &Software,
     data: &DataDir,
     args: &Args,
-    metrics: SocketAddr,
+    chassis: &microblog_chassis::Config,
     redis_port: u16,
 ) {
     for server in SERVERS {
         println!("  {:9} {}  {}", server.name(), server.url(args.port_base), server.service());
     }
-    println!("  metrics   http://{metrics}/metrics");
+    if let Some(metrics) = chassis.metrics_listen {
+        println!("  metrics   http://{metrics}/metrics");
+    }
     println!("  redis     127.0.0.1:{redis_port}, version {}", software.version);
     for (server, url) in args.databases.urls() {
         let service = server.name();

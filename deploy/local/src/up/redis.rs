@@ -27,8 +27,8 @@ use super::{access::Access, data_dir::DataDir, software::Software};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const WATCH_INTERVAL: Duration = Duration::from_millis(200);
-// Timeout of one PING during loading, which is repeated.
-const PING_TIMEOUT: Duration = Duration::from_secs(3);
+// Timeout of one command, which is repeated.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 const MEMORY_INTERVAL: Duration = Duration::from_secs(2);
 const RESTART_DELAY: Duration = Duration::from_secs(1);
 const RESTART_DELAY_MAX: Duration = Duration::from_secs(16);
@@ -185,12 +185,12 @@ impl Setup {
 }
 
 fn ping(client: &redis::Client) -> redis::RedisResult<()> {
-    redis::cmd("PING").query(&mut connect(client, PING_TIMEOUT)?)
+    redis::cmd("PING").query(&mut connect(client)?)
 }
 
-fn connect(client: &redis::Client, timeout: Duration) -> redis::RedisResult<redis::Connection> {
-    let connection = client.get_connection_with_timeout(timeout)?;
-    connection.set_read_timeout(Some(timeout))?;
+fn connect(client: &redis::Client) -> redis::RedisResult<redis::Connection> {
+    let connection = client.get_connection_with_timeout(ANSWER_TIMEOUT)?;
+    connection.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     Ok(connection)
 }
 
@@ -201,7 +201,7 @@ pub(super) fn observe_memory(access: &Access) -> anyhow::Result<()> {
     // Zero while it is unknown.
     let used = Arc::new(AtomicU64::new(0));
     let observed = used.clone();
-    global::meter("microblog")
+    global::meter("microblog-local")
         .u64_observable_gauge("microblog.redis.memory")
         .with_unit("By")
         .with_description("Memory that the launcher's redis-server uses for data and buffers")
@@ -221,7 +221,7 @@ pub(super) fn observe_memory(access: &Access) -> anyhow::Result<()> {
 
 fn memory(client: &redis::Client) -> redis::RedisResult<u64> {
     // A new connection: redis-server may have been restarted.
-    let mut connection = connect(client, PING_TIMEOUT)?;
+    let mut connection = connect(client)?;
     let info: redis::InfoDict = redis::cmd("INFO").arg("memory").query(&mut connection)?;
     Ok(info.get("used_memory").unwrap_or_default())
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::{
-    process::served,
+    process::served_with,
     system::{PASSWORD, System, configured, gateway_service},
     timeline_actions::SOON,
 };
@@ -20,8 +20,10 @@ struct Server {
 
 impl Server {
     fn start(system: &System, flags: &[&str]) -> Self {
-        let gateway = gateway_service(&configured(flags), system.peers.clone(), Worker::ONLY);
-        Self { address: served(gateway).trim_start_matches("http://").to_owned() }
+        let config = configured(flags);
+        let gateway = gateway_service(&config, system.peers.clone(), Worker::ONLY);
+        let url = served_with(gateway, config.chassis);
+        Self { address: url.trim_start_matches("http://").to_owned() }
     }
 
     async fn call(&self, token: &str, method: &str, message: Value) -> (StatusCode, Value) {
@@ -89,7 +91,13 @@ async fn a_session_reads_writes_and_watches_with_json() {
 #[tokio::test]
 async fn the_page_and_the_metrics_on_it_are_served_only_with_their_flags() {
     let system = System::start().await;
-    let flags: [&[&str]; 3] = [&[], &["--page"], &["--page", "--page-metrics"]];
+    let flags: [&[&str]; 4] = [
+        &[],
+        &["--page"],
+        // Without metrics that are collected.
+        &["--page", "--page-metrics"],
+        &["--page", "--page-metrics", "--metrics-listen=127.0.0.1:0"],
+    ];
     for (count, flags) in flags.into_iter().enumerate() {
         let server = Server::start(&system, flags);
         for path in ["/", "/openapi.json", "/settings.js"] {
@@ -100,8 +108,16 @@ async fn the_page_and_the_metrics_on_it_are_served_only_with_their_flags() {
             );
         }
         let (_, settings) = file(&server, "/settings.js").await;
-        assert_eq!(settings.contains("hasMetrics = true"), count == 2, "{settings}");
-        let (code, _) = file(&server, "/metrics").await;
-        assert_eq!(code == StatusCode::OK, count == 2, "{code} {flags:?}");
+        assert_eq!(settings.contains("hasMetrics = true"), count >= 2, "{settings}");
+        let get = |site| {
+            let request = Request::get("/metrics").header("sec-fetch-site", site);
+            http(&server.address, request.body("").unwrap())
+        };
+        let (own, foreign) = (get("same-origin").await, get("cross-site").await);
+        assert_eq!(own.status() == StatusCode::OK, count == 3, "{own:?} {flags:?}");
+        assert_ne!(foreign.status(), StatusCode::OK, "{flags:?}");
+        if count == 3 {
+            assert_eq!(own.headers()["x-content-type-options"], "nosniff");
+        }
     }
 }

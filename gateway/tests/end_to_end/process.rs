@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 
-use microblog_chassis::{Peer, Service, serve, status};
+use microblog_chassis::{self as chassis, Peer, Service, serve, status};
 use microblog_proto::{
     common::ErrorReason,
     gateway::{self, gateway_service_client::GatewayServiceClient},
@@ -21,10 +21,15 @@ use crate::{
 
 /// Serves a service on a free port for the lifetime of the runtime, and returns its address.
 pub(crate) fn served(service: Service) -> String {
+    served_with(service, config().chassis)
+}
+
+/// Serves a service with settings of its own.
+pub(crate) fn served_with(service: Service, config: chassis::Config) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move {
-        serve(listener, service, &config().chassis, std::future::pending()).await.unwrap();
+        serve(listener, service, &config, std::future::pending()).await.unwrap();
     });
     address
 }

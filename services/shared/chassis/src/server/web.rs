@@ -21,7 +21,7 @@ use futures::{
 };
 use http::{
     HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version,
-    header::{CACHE_CONTROL, CONTENT_TYPE, ORIGIN},
+    header::{CACHE_CONTROL, CONTENT_TYPE, EXPECT, ORIGIN, X_CONTENT_TYPE_OPTIONS},
     request::Parts,
 };
 use http_body_util::{BodyExt as _, Either as EitherBody, Full, LengthLimitError, Limited};
@@ -29,7 +29,7 @@ use microblog_domain::Invalid;
 use tokio::{
     sync::Mutex,
     task::spawn_blocking,
-    time::{Instant, timeout, timeout_at},
+    time::{Instant, timeout_at},
 };
 use tonic::{Status, body::Body};
 use tonic_web::GrpcWebLayer;
@@ -38,10 +38,10 @@ use tower::{Layer as _, Service, util::BoxCloneSyncService};
 use self::connect::Transcoder;
 use super::call_batches::BatchedCalls;
 use crate::{
-    call::context::ServerState,
+    call::{context::ServerState, metadata},
     config::Config,
     methods,
-    middleware::{CallBody, message_too_large, overloaded},
+    middleware::{Arrived, CallBody, message_too_large, overloaded},
     service::{File, Web},
     status,
     telemetry::prometheus,
@@ -52,6 +52,13 @@ const GRPC_WEB: &[u8] = b"application/grpc-web";
 
 /// How much of a message that is rejected is read.
 const DISCARDED_MAX: usize = 16 << 20;
+/// The largest body of a health check or of reflection, which take no slot.
+const INFRASTRUCTURE_MAX: usize = 4 << 10;
+/// The prefix of a message in a stream: its flags and its length.
+const ENVELOPE: usize = 5;
+/// The resolution of timers. tonic has a timer of its own for `grpc-timeout`, which answers with another
+/// code; one that ends earlier by this is always the first.
+const TIMER_TICK: Duration = Duration::from_millis(1);
 
 const CONNECT_TIMEOUT: &str = "connect-timeout-ms";
 /// How the page that makes a request relates to this server; only browsers send it
@@ -135,6 +142,10 @@ fn content_type(headers: &HeaderMap) -> &[u8] {
 
 /// Reads the caller's timeout. A malformed one is rejected, not ignored: the caller relies on it.
 fn timeout_of(headers: &HeaderMap) -> Result<Option<Duration>, Status> {
+    if is_grpc_web(headers) {
+        let timeout = metadata::timeout(headers).map_err(|invalid| status::invalid([invalid]))?;
+        return Ok(timeout.map(|timeout| timeout.saturating_sub(TIMER_TICK)));
+    }
     let Some(value) = headers.get(CONNECT_TIMEOUT) else { return Ok(None) };
     let is_number = |text: &&str| {
         (1..=10).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())
@@ -167,7 +178,7 @@ impl Protocols {
     ) -> Self {
         let message_max = config.max_message_bytes;
         let limits = Limits::default()
-            .with_max_request_body_size(message_max)
+            .with_max_request_body_size(message_max + ENVELOPE)
             .with_max_message_size(message_max);
         let connect =
             ConnectRpcService::new(Transcoder::new(calls.clone(), service)).with_limits(limits);
@@ -178,49 +189,69 @@ impl Protocols {
             message_max,
             read_timeout: Duration::from_millis(config.default_timeout_ms),
             files: files.into(),
-            metrics,
+            // Without them, the page says so.
+            metrics: metrics && config.metrics_listen.is_some(),
             allowed_origins: allowed_origins.into(),
         }
     }
 
-    /// Reads the message of a call, which is admitted again when it is complete.
+    /// Reads the message of a call, which is admitted again when it is complete. Its deadline counts from
+    /// now.
     async fn read(&self, request: Request<Body>) -> Result<Request<Full<Bytes>>, Status> {
-        let deadline = Instant::now() + self.read_timeout;
-        let (parts, mut body) = request.into_parts();
-        let _permit = match methods::find(parts.uri.path()).is_infrastructure {
+        let arrived = Instant::now();
+        let (mut parts, mut body) = request.into_parts();
+        let is_infrastructure = methods::find(parts.uri.path()).is_infrastructure;
+        let _permit = match is_infrastructure {
             true => None,
+            // An overloaded server also closes a connection of HTTP/1.1.
             false => Some(self.server_state.admission.try_admit().ok_or_else(overloaded)?),
         };
-        match self.read_body(&parts, &mut body).await {
-            Ok(message) => Ok(Request::from_parts(parts, Full::new(message))),
+        let checked = self.check(&parts.headers);
+        // Such a caller sends no message before it is asked to.
+        let awaits_answer = checked.is_err() && parts.headers.contains_key(EXPECT);
+        let message = match checked {
+            Ok(timeout) => {
+                let max =
+                    if is_infrastructure { INFRASTRUCTURE_MAX } else { self.body_max(&parts) };
+                read_body(&mut body, max, arrived + timeout).await
+            }
+            Err(status) => Err(status),
+        };
+        match message {
+            Ok(message) => {
+                parts.extensions.insert(Arrived(arrived));
+                Ok(Request::from_parts(parts, Full::new(message)))
+            }
             Err(status) => {
-                if parts.version < Version::HTTP_2 {
-                    let _ = timeout_at(deadline, discard(body)).await;
+                if parts.version < Version::HTTP_2 && !awaits_answer {
+                    let end = arrived + self.discard_timeout(&parts.headers);
+                    let _ = timeout_at(end, discard(body)).await;
                 }
                 Err(status)
             }
         }
     }
 
-    async fn read_body(&self, parts: &Parts, body: &mut Body) -> Result<Bytes, Status> {
-        if self.is_foreign(&parts.headers) {
+    /// Returns how long a message is waited for; or why the call is rejected without it.
+    fn check(&self, headers: &HeaderMap) -> Result<Duration, Status> {
+        if self.is_foreign(headers) {
             let text = "scripts and pages of this origin may not call";
             return Err(Status::permission_denied(text));
         }
-        let call_timeout = timeout_of(&parts.headers)?.unwrap_or(self.read_timeout);
-        let body = Limited::new(body, self.body_max(&parts.headers)).collect();
-        match timeout(call_timeout.min(self.read_timeout), body).await {
-            Ok(Ok(body)) => Ok(body.to_bytes()),
-            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(message_too_large()),
-            Ok(Err(_broken)) => Err(Status::cancelled("the message is incomplete")),
-            Err(_elapsed) => Err(status::deadline_exceeded()),
-        }
+        let call_timeout = timeout_of(headers)?.unwrap_or(self.read_timeout);
+        Ok(call_timeout.min(self.read_timeout))
     }
 
-    /// Returns the largest body. Those of gRPC-Web may be in base64 and have a prefix; the gRPC call
-    /// limits their messages.
-    fn body_max(&self, headers: &HeaderMap) -> usize {
-        if is_grpc_web(headers) { 2 * self.message_max } else { self.message_max }
+    /// Returns how long a rejected message is read. tonic ends a call of gRPC-Web at its timeout.
+    fn discard_timeout(&self, headers: &HeaderMap) -> Duration {
+        let timeout = if is_grpc_web(headers) { timeout_of(headers).ok().flatten() } else { None };
+        timeout.map_or(self.read_timeout, |timeout| timeout.min(self.read_timeout))
+    }
+
+    /// Returns the largest body. Those of gRPC-Web may be in base64; the gRPC call limits their messages.
+    fn body_max(&self, parts: &Parts) -> usize {
+        let factor = if is_grpc_web(&parts.headers) { 2 } else { 1 };
+        factor * (self.message_max + ENVELOPE)
     }
 
     /// Returns whether a browser sends a request for a page of another site that may not call. A browser
@@ -252,7 +283,10 @@ impl Service<Request<Body>> for Protocols {
             return future::ready(Ok(response)).boxed();
         }
         if self.metrics && request.uri().path() == prometheus::PATH {
-            return read_metrics(request.method().clone()).boxed();
+            return match self.is_foreign(request.headers()) {
+                true => future::ready(Ok(failed(StatusCode::FORBIDDEN))).boxed(),
+                false => read_metrics(request.method().clone()).boxed(),
+            };
         }
         let mut this = self.clone();
         Box::pin(async move {
@@ -288,6 +322,15 @@ impl Service<Request<Body>> for Protocols {
     }
 }
 
+async fn read_body(body: &mut Body, max: usize, deadline: Instant) -> Result<Bytes, Status> {
+    match timeout_at(deadline, Limited::new(body, max).collect()).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(message_too_large()),
+        Ok(Err(_broken)) => Err(Status::cancelled("the message is incomplete")),
+        Err(_elapsed) => Err(status::deadline_exceeded()),
+    }
+}
+
 /// Reads the rest of a message that is rejected. With unread data, a connection of HTTP/1.1 would be
 /// reset, and the caller might not get the error.
 async fn discard(body: Body) {
@@ -301,9 +344,14 @@ async fn read_metrics(method: Method) -> Result<Response<Body>, Infallible> {
     static COLLECTING: Mutex<()> = Mutex::const_new(());
     let _turn = COLLECTING.lock().await;
     let collected = spawn_blocking(move || prometheus::respond(&method, prometheus::PATH)).await;
-    Ok(collected.map(|response| response.map(Body::new)).unwrap_or_else(|_panic| {
-        let mut failed = Response::new(Body::empty());
-        *failed.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
-        failed
-    }))
+    let Ok(response) = collected else { return Ok(failed(StatusCode::INTERNAL_SERVER_ERROR)) };
+    let mut response = response.map(Body::new);
+    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    Ok(response)
+}
+
+fn failed(status: StatusCode) -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = status;
+    response
 }

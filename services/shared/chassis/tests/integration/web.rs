@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use http::{Method, Request, Response, StatusCode, request};
 use http_body_util::BodyExt as _;
-use microblog_chassis::{File, Service, Web, status};
+use microblog_chassis::{File, Service, Web, context, status};
 use microblog_domain::Invalid;
 use microblog_proto::user::{GetUserByNameRequest, GetUserByNameResponse, VerifyResponse};
 use microblog_testkit::{PATIENCE, http, http_stream};
@@ -28,6 +28,8 @@ use crate::support::{NAME, Server, Stub, config, eventually, request as grpc_req
 
 const GET: &str = "/microblog.user.v1.UserService/GetUserByName";
 const VERIFY: &str = "/microblog.user.v1.UserService/Verify";
+/// Between the headers and the message of a slow caller.
+const MESSAGE_DELAY: Duration = Duration::from_millis(100);
 const ORIGIN: &str = "https://example.org";
 const FILES: &[File] =
     &[File { path: "/", content_type: "text/html; charset=utf-8", contents: "<p>a page</p>" }];
@@ -375,6 +377,83 @@ async fn a_connection_goes_on_after_a_call_that_is_rejected_before_its_message_c
         assert!(answers.contains(media_type), "{answers}");
         assert!(answers.ends_with(FILES[0].contents), "{headers}: {answers}");
     }
+}
+
+/// Sends a request in two parts, the second one after a while, and returns the response.
+async fn send_slowly(server: &Server, path: &str, headers: &str, message: &[u8]) -> Vec<u8> {
+    let mut connection = TcpStream::connect(server.address).await.unwrap();
+    let length = message.len();
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {length}\r\n\
+         content-type: {headers}\r\n\r\n"
+    );
+    connection.write_all(head.as_bytes()).await.unwrap();
+    sleep(MESSAGE_DELAY).await;
+    // The server may have answered, and closed the connection.
+    let _ = connection.write_all(message).await;
+    let mut answer = Vec::new();
+    timeout(PATIENCE, connection.read_to_end(&mut answer)).await.unwrap().unwrap();
+    answer
+}
+
+#[tokio::test]
+async fn a_timeout_includes_the_time_of_the_message() {
+    let stub =
+        Stub::new().get(|_| async { Ok(context::remaining().unwrap().as_millis().to_string()) });
+    let server = Server::start(web(stub), config());
+    for (headers, message) in [
+        ("application/json\r\nconnect-timeout-ms: 60000", b"{}".to_vec()),
+        ("application/grpc-web+proto\r\ngrpc-timeout: 60S", enveloped(b"")),
+    ] {
+        let answer = send_slowly(&server, GET, headers, &message).await;
+        let text = String::from_utf8_lossy(&answer);
+        let body = text.split("\r\n\r\n").nth(1).unwrap();
+        let digits = body.split(|c: char| !c.is_ascii_digit()).max_by_key(|digits| digits.len());
+        let remaining = Duration::from_millis(digits.unwrap().parse().unwrap());
+        let longest = Duration::from_secs(60) - MESSAGE_DELAY;
+        assert!(remaining > Duration::from_secs(10) && remaining <= longest, "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_of_grpc_web_ends_at_its_timeout_while_its_message_is_read() {
+    let server = Server::start(web(Stub::new()), config());
+    let headers = "application/grpc-web+proto\r\ngrpc-timeout: 20m";
+    let answer = send_slowly(&server, GET, headers, &enveloped(b"")).await;
+    let text = String::from_utf8_lossy(&answer);
+    assert!(text.contains("content-type: application/grpc-web+proto\r\n"), "{text}");
+    assert!(text.contains("grpc-status: 4\r\n"), "{text}");
+}
+
+#[tokio::test]
+async fn a_caller_that_waits_to_be_asked_gets_its_rejection_at_once() {
+    let server = Server::start(web(Stub::new()), config());
+    let headers = "application/json\r\nexpect: 100-continue";
+    let rejected = format!("{headers}\r\nconnect-timeout-ms: soon");
+    for (headers, expected) in [(&*rejected, "HTTP/1.1 400 "), (headers, "HTTP/1.1 100 ")] {
+        let answer = send_slowly(&server, GET, headers, b"{}").await;
+        let text = String::from_utf8_lossy(&answer);
+        assert!(text.starts_with(expected), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn messages_have_limits_of_their_methods() {
+    let mut limited = config();
+    limited.max_message_bytes = 10_000;
+    let server = Server::start(web(verify()), limited);
+    let padded = |size: usize| [&b"{}"[..], &vec![b' '; size - 2]].concat();
+    // Of the largest size, in its envelope.
+    for (size, expected) in [(10_000, "not_found"), (10_001, "resource_exhausted")] {
+        let request = post(VERIFY, "application/connect+json").body(enveloped(&padded(size)));
+        let body = http(server.address, request.unwrap()).await.into_body();
+        assert!(String::from_utf8_lossy(&body).contains(expected), "{body:?}");
+    }
+    // Such a call takes no slot.
+    let health = "/grpc.health.v1.Health/Check";
+    let request = post(health, "application/json").body(padded(5_000)).unwrap();
+    let (_, error) = answer(http(server.address, request).await);
+    assert_eq!(code_and_reason(&error), ("resource_exhausted", "MESSAGE_TOO_LARGE"));
 }
 
 #[tokio::test]

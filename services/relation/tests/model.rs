@@ -35,6 +35,9 @@ const USERS: usize = 5;
 /// The operations of a case, on average.
 const CASE_STEPS: usize = 40;
 
+/// The most steps of a run; more are several runs. Cases read the journals of all earlier ones of a run.
+const RUN_STEPS_MAX: usize = 4_000;
+
 #[derive(Clone, Copy, Debug)]
 enum Verb {
     Follow,
@@ -335,40 +338,22 @@ impl Case {
         const INVERSES: &[List] = &[List::Followers, List::BlockedBy];
         let both = [SOURCES, INVERSES].concat();
         let sides = if is_any_lost { vec![&*both] } else { vec![SOURCES, INVERSES] };
+        let mut entries = Vec::new();
+        for partition in self.users.iter().map(|user| user.partition()).collect::<BTreeSet<_>>() {
+            entries.extend(support::journal(&self.redis, partition).await);
+        }
         for &user in self.users.iter() {
             for list in &both {
                 let page = self.store.page(*list, user, None, None, 100).await?;
                 let stored: BTreeMap<_, _> =
                     page.entries.iter().map(|entry| (entry.member, entry.score)).collect();
                 for side in &sides {
-                    let recorded = self.recorded(side, *list, user).await;
+                    let recorded = recorded(&entries, side, *list, user);
                     assert_eq!(stored, recorded, "{list:?} of {user} by {side:?}");
                 }
             }
         }
         Ok(())
-    }
-
-    /// Returns a list of a user by the journals' entries of some lists.
-    async fn recorded(&self, side: &[List], list: List, user: UserId) -> BTreeMap<u64, u64> {
-        let is_follow = |list| matches!(list, List::Following | List::Followers);
-        let is_source = matches!(list, List::Following | List::Blocks);
-        let mut newest = BTreeMap::<u64, (u64, bool)>::new();
-        for &other in self.users.iter() {
-            for entry in support::journal(&self.redis, other.partition()).await {
-                let JournalEntry::Edge(of, Change { edge, version, exists }) = entry else {
-                    continue;
-                };
-                let (owner, member) =
-                    if is_source { (edge.from, edge.to) } else { (edge.to, edge.from) };
-                if side.contains(&of) && is_follow(of) == is_follow(list) && owner == user {
-                    let newest = newest.entry(member.get()).or_default();
-                    *newest = (*newest).max((version, !exists));
-                }
-            }
-        }
-        let current = newest.into_iter().filter(|(_, (_, ended))| !ended);
-        current.map(|(member, (version, _))| (member, version)).collect()
     }
 
     async fn nothing_waits(&self) -> bool {
@@ -377,6 +362,28 @@ impl Case {
         let ours = |waiting: &(OutboxEntry, u64)| self.users.contains(&waiting.0.edge().from);
         !waiting.iter().flatten().flatten().any(ours)
     }
+}
+
+/// Returns a list of a user by the journals' entries of some lists.
+fn recorded(
+    entries: &[JournalEntry],
+    side: &[List],
+    list: List,
+    user: UserId,
+) -> BTreeMap<u64, u64> {
+    let is_follow = |list| matches!(list, List::Following | List::Followers);
+    let is_source = matches!(list, List::Following | List::Blocks);
+    let mut newest = BTreeMap::<u64, (u64, bool)>::new();
+    for entry in entries {
+        let &JournalEntry::Edge(of, Change { edge, version, exists }) = entry else { continue };
+        let (owner, member) = if is_source { (edge.from, edge.to) } else { (edge.to, edge.from) };
+        if side.contains(&of) && is_follow(of) == is_follow(list) && owner == user {
+            let newest = newest.entry(member.get()).or_default();
+            *newest = (*newest).max((version, !exists));
+        }
+    }
+    let current = newest.into_iter().filter(|(_, (_, ended))| !ended);
+    current.map(|(member, (version, _))| (member, version)).collect()
 }
 
 /// Runs the operations of a case, with all concurrent disturbances.
@@ -428,7 +435,18 @@ async fn play(case: Case, operations: Vec<Operation>) -> Result<(), Error> {
 }
 
 fn any_interleaving_ends_as_the_model(topology: Topology, steps: usize) {
-    let cases = testkit::model_steps(steps).div_ceil(CASE_STEPS);
+    let mut left = testkit::model_steps(steps);
+    while left > 0 {
+        let steps = left.min(RUN_STEPS_MAX);
+        run(topology, steps);
+        println!("{steps} steps");
+        left -= steps;
+    }
+}
+
+/// Runs so many steps with Redis servers of their own.
+fn run(topology: Topology, steps: usize) {
+    let cases = steps.div_ceil(CASE_STEPS);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let redis = Arc::new(runtime.block_on(testkit::Store::start(topology)));
     let config = support::config(&redis.url("relation"), &[]);

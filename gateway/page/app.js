@@ -3,6 +3,7 @@
 import { CallError, call, keepWatching, requestId, setToken } from "./client.js";
 import { fill, h } from "./elements.js";
 import { operators } from "./operators.js";
+// Not a file of this directory: gateway/src/page.rs makes it.
 import { hasMetrics } from "./settings.js";
 import { LANGUAGES, language, setLanguage, t, texts } from "./texts.js";
 

@@ -53,11 +53,14 @@ export function operators(signal) {
   const methods = h("section");
   async function poll() {
     if (signal.aborted) return;
-    const scraped = !document.hidden && await scrape(signal, isShown).catch(fail);
-    if (scraped) {
-      error.textContent = "";
-      add(scraped);
-      show();
+    try {
+      if (!document.hidden) {
+        add(await scrape(signal, isShown));
+        show();
+        error.textContent = "";
+      }
+    } catch (failure) {
+      fail(failure);
     }
     setTimeout(poll, POLL_MS);
   }

@@ -13,23 +13,26 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import breakages
-import probing
-import reading
-from programs import Programs
-from report import Report
+DEPLOY = Path(__file__).resolve().parents[2]
+# The modules that the checks share.
+sys.path.append(str(DEPLOY / "checks"))
+
+import breakages  # noqa: E402
+import probing  # noqa: E402
+import reading  # noqa: E402
+from programs import Programs  # noqa: E402
+from report import Report  # noqa: E402
 
 
 def main():
     arguments = _arguments()
-    deploy = Path(__file__).resolve().parents[2]
-    programs = Programs(deploy.parent, arguments.programs.resolve())
+    programs = Programs(DEPLOY.parent, arguments.programs.resolve())
     report = Report()
     if arguments.prove:
-        done = f"{breakages.prove(report, deploy, programs)} breakages"
+        done = f"{breakages.prove(report, DEPLOY, programs)} breakages"
     else:
-        overlays = reading.overlays_of(deploy)
-        composed = reading.check(report, deploy, programs, overlays)
+        overlays = reading.overlays_of(DEPLOY)
+        composed = reading.check(report, DEPLOY, programs, overlays)
         objects = sum(len(overlay.objects) for overlay in overlays)
         done = f"{len(overlays)} overlays, {objects} objects"
         # The programs are started only if the files have no findings.

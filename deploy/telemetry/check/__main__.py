@@ -16,8 +16,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 TELEMETRY = Path(__file__).resolve().parents[1]
-# Shares the modules for processes and findings with the check of Kubernetes.
-sys.path.append(str(TELEMETRY.parent / "kubernetes" / "check"))
+# The modules that the checks share.
+sys.path.append(str(TELEMETRY.parent / "checks"))
 
 import breakages  # noqa: E402
 import files  # noqa: E402

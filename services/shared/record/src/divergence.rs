@@ -123,18 +123,27 @@ impl<T: Tables> Recorder<T> {
             let foreign = all.iter().zip(kinds).find(|(_, kind)| *kind == Divergence::Foreign);
             return foreign.map_or(Ok(()), |(&at, _)| Err(RecordError::NotEmpty(at)));
         }
-        let mut batch = Batch::with_capacity(all.len());
-        for &partition in &all {
+        let first = self.first_with_accounts(&all).await?;
+        first.map_or(Ok(()), |partition| Err(RecordError::NotEmpty(partition)))
+    }
+
+    /// Returns the first of some partitions that has accounts in Redis, if any has.
+    pub(crate) async fn first_with_accounts(
+        &self,
+        partitions: &[Partition],
+    ) -> Result<Option<Partition>, RecordError> {
+        let mut batch = Batch::with_capacity(partitions.len());
+        for &partition in partitions {
             let mut scan = redis::cmd("SSCAN");
             batch.query(partition, scan.arg(T::accounts_key(partition)).arg(0).take());
         }
-        for (reply, &partition) in self.keyspace.send(batch).await?.into_iter().zip(&all) {
+        for (reply, &partition) in self.keyspace.send(batch).await?.into_iter().zip(partitions) {
             // The first page of a large set may be empty.
             let (next, accounts): (u64, Vec<u64>) = decode(reply)?;
             if next != 0 || !accounts.is_empty() {
-                return Err(RecordError::NotEmpty(partition));
+                return Ok(Some(partition));
             }
         }
-        Ok(())
+        Ok(None)
     }
 }

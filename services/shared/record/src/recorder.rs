@@ -201,15 +201,21 @@ impl<T: Tables> Recorder<T> {
         self.complete().1 = Some(positions.clone());
         let is_new =
             |at: &&Partition| !positions.contains_key(at) && !failures.partitions.contains(at);
-        let new: Vec<_> = all.iter().filter(is_new).copied().collect();
+        let mut new: Vec<_> = all.iter().filter(is_new).copied().collect();
         self.check_database(comparison, &new).await?;
         if positions.is_empty() {
             if let Some(error) = failures.first {
                 // All journals are opened before the first partition is filled.
                 return Err(error);
             }
-            // Filling takes long, and there is nothing to compare Redis with.
             self.open_journals(&new).await?;
+            // The change feed begins with the last fill. A new system serves after that: the feed has
+            // all its changes.
+            if self.first_with_accounts(&new).await?.is_none() {
+                self.fill(&new).await?;
+                new.clear();
+            }
+            // Filling takes long, and there is nothing to compare Redis with.
             self.keyspace.states().serve(comparison, ServingState::Open);
         }
         let states = self.keyspace.states();

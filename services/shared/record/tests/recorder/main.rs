@@ -44,12 +44,16 @@ struct Flags {
 struct Losing {
     redis: Arc<RedisServer>,
     keyspace: Keyspace,
+    /// The keyspace as calls have it.
+    served: Keyspace,
     /// Whether the recorded entry is lost meanwhile, as in a failover.
     is_losing: Arc<AtomicBool>,
     /// What a recovery waits for before it writes, after it has said that it began.
     pause: Option<(Arc<Notify>, Arc<Notify>)>,
     /// When Redis loses everything: while this partition is filled.
     emptied_at: Option<Partition>,
+    /// Whether calls were served while partitions were filled.
+    served_at_fill: Option<Arc<AtomicBool>>,
     /// How often PostgreSQL stops a transaction for another one.
     deadlocks: AtomicUsize,
 }
@@ -144,6 +148,11 @@ impl Tables for Losing {
                 let mut admin = self.redis.admin().await;
                 let () = redis::cmd("FLUSHALL").query_async(&mut admin).await.unwrap();
             }
+            if let Some(served) = &self.served_at_fill {
+                let read = redis::cmd("GET").arg("rel:{1}:writer").take();
+                let is_served = self.served.query::<Option<String>>(read).await.is_ok();
+                served.store(is_served, Ordering::Relaxed);
+            }
             Ok(())
         }
         .boxed()
@@ -176,6 +185,12 @@ impl Setup {
         Self { redis: Arc::new(RedisServer::start().await), _directory: None, url }
     }
 
+    async fn add_account(&self, partition: Partition) {
+        let mut admin = self.redis.admin().await;
+        let add = redis::cmd("SADD").arg(Losing::accounts_key(partition)).arg(1).take();
+        let () = add.query_async(&mut admin).await.unwrap();
+    }
+
     fn keyspace(&self) -> Keyspace {
         let config = microblog_keyspace::Config::at(self.redis.url("relation"));
         Keyspace::open(&config, LIBRARY).unwrap()
@@ -198,9 +213,11 @@ impl Setup {
         let mut tables = Losing {
             redis: self.redis.clone(),
             keyspace: keyspace.ignoring_closed(),
+            served: keyspace.clone(),
             is_losing: Arc::default(),
             pause: None,
             emptied_at: None,
+            served_at_fill: None,
             deadlocks: AtomicUsize::new(0),
         };
         losing(&mut tables);
@@ -361,6 +378,7 @@ async fn a_step_that_the_database_stops_for_another_one_is_repeated() {
 async fn a_redis_that_is_lost_while_the_database_is_filled_is_not_the_truth() {
     let setup = Setup::new().await;
     let lost = Partition::new(40);
+    setup.add_account(lost).await;
     let done = setup.recorder(|tables| tables.emptied_at = Some(lost)).run().await;
     assert!(matches!(done, Err(RecordError::Lost(at)) if at < lost), "{done:?}");
 
@@ -377,6 +395,20 @@ async fn a_redis_that_is_lost_while_the_database_is_filled_is_not_the_truth() {
     assert!(recorder.restore(&restore, recorded).await.unwrap(), "from the database");
     assert!(!recorder.restore(&restore, lost).await.unwrap(), "there is nothing to restore");
     assert_eq!(recorder.record(&[recorded, lost]).await.unwrap().diverged, []);
+}
+
+#[tokio::test]
+async fn a_new_system_serves_when_its_change_feed_has_begun() {
+    for has_accounts in [false, true] {
+        let (setup, served) = (Setup::new().await, Arc::new(AtomicBool::new(!has_accounts)));
+        if has_accounts {
+            setup.add_account(Partition::new(1000)).await;
+        }
+        let recorder = setup.recorder(|tables| tables.served_at_fill = Some(served.clone()));
+        recorder.run().await.unwrap();
+        // Filling what is there takes long.
+        assert_eq!(served.load(Ordering::Relaxed), has_accounts);
+    }
 }
 
 #[tokio::test]

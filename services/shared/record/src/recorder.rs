@@ -23,7 +23,7 @@ use microblog_domain::{Partition, Stamp};
 use microblog_keyspace::{
     self as keyspace, BacklogMetrics, Change, Comparison, Journals, Keyspace, ServingState, Version,
 };
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::{Mutex as AsyncMutex, OnceCell, Semaphore};
 use uuid::Uuid;
 
 use crate::{
@@ -102,6 +102,8 @@ pub struct Recorder<T> {
     pub(crate) divergence: DivergenceMetrics,
     backlog: BacklogMetrics,
     unknown: UnknownChanges,
+    // Held while a new system is filled.
+    filling: AsyncMutex<()>,
     // The identity of the record, known once the tables are there.
     identity: OnceCell<String>,
     // The partitions that the next run of the recovery recovers.
@@ -135,6 +137,7 @@ impl<T: Tables> Recorder<T> {
             divergence: DivergenceMetrics::new(name),
             backlog: BacklogMetrics::new(name),
             unknown: UnknownChanges::default(),
+            filling: AsyncMutex::default(),
             identity: OnceCell::new(),
             lost: Mutex::default(),
             recoveries,
@@ -170,6 +173,8 @@ impl<T: Tables> Recorder<T> {
         let done = self.record_all(comparison).await;
         if let Some(error) = done.as_ref().err().and_then(RecordError::of_database)
             && error.is_unavailable()
+            // The database is there if another run of the process is filling it.
+            && self.filling.try_lock().is_ok()
             && self.keyspace.states().serve_unchecked(comparison)
         {
             let error = error as &dyn std::error::Error;
@@ -209,10 +214,7 @@ impl<T: Tables> Recorder<T> {
                 return Err(error);
             }
             self.open_journals(&new).await?;
-            // The change feed begins with the last fill. A new system serves after that: the feed has
-            // all its changes.
-            if self.first_with_accounts(&new).await?.is_none() {
-                self.fill(&new).await?;
+            if self.fill_new_system(&new).await? {
                 new.clear();
             }
             // Filling takes long, and there is nothing to compare Redis with.
@@ -475,6 +477,17 @@ impl<T: Tables> Recorder<T> {
         self.fill(&[partition]).await
     }
 
+    // Fills all partitions if they have no accounts, and returns whether it has. The change feed begins
+    // with the last fill. A new system serves after that, so that the feed has all its changes.
+    async fn fill_new_system(&self, partitions: &[Partition]) -> Result<bool, RecordError> {
+        let _filling = self.filling.lock().await;
+        let is_new = self.first_with_accounts(partitions).await?.is_none();
+        if is_new {
+            self.fill(partitions).await?;
+        }
+        Ok(is_new)
+    }
+
     // Fills partitions whose journals are open: a change that the fill misses has an entry.
     async fn fill(&self, partitions: &[Partition]) -> Result<(), RecordError> {
         let newest = self.journals.newest(&self.keyspace, partitions).await?;
@@ -483,13 +496,17 @@ impl<T: Tables> Recorder<T> {
             .map(|(&at, newest)| Ok((at, newest.ok_or(RecordError::Lost(at))?)))
             .collect::<Result<_, RecordError>>()?;
         let mut transaction = self.database.write("BEGIN", self.database.begin()).await?;
-        // The first of several recorders fills a partition; the others wait for it here.
-        let new = positions::insert(&mut transaction, &positions).await?;
-        self.tables.fill(&mut transaction, &new).await?;
-        let filled: Vec<_> = positions.into_iter().filter(|(at, _)| new.contains(at)).collect();
+        let mut filled = Vec::new();
+        // Reading Redis between statements must not take long: PostgreSQL ends idle transactions.
+        for positions in positions.chunks(FILLED_TOGETHER) {
+            // The first of several recorders fills a partition; the others wait for it here.
+            let new = positions::insert(&mut transaction, positions).await?;
+            self.tables.fill(&mut transaction, &new).await?;
+            filled.extend(positions.iter().filter(|(at, _)| new.contains(at)).cloned());
+        }
         self.check_not_lost(&filled).await?;
         let commit = async {
-            if !new.is_empty() {
+            if !filled.is_empty() {
                 change_feed::restart(&mut transaction).await?;
             }
             transaction.commit().await

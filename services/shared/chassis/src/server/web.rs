@@ -56,9 +56,6 @@ const DISCARDED_MAX: usize = 16 << 20;
 const INFRASTRUCTURE_MAX: usize = 4 << 10;
 /// The prefix of a message in a stream: its flags and its length.
 const ENVELOPE: usize = 5;
-/// The resolution of timers. tonic has a timer of its own for `grpc-timeout`, which answers with another
-/// code; one that ends earlier by this is always the first.
-const TIMER_TICK: Duration = Duration::from_millis(1);
 
 const CONNECT_TIMEOUT: &str = "connect-timeout-ms";
 /// How the page that makes a request relates to this server; only browsers send it
@@ -140,11 +137,16 @@ fn content_type(headers: &HeaderMap) -> &[u8] {
     headers.get(CONTENT_TYPE).map_or(&[], |value| value.as_bytes())
 }
 
+/// Returns whether a caller sends its message only after a response with status 100.
+fn awaits_continue(parts: &Parts) -> bool {
+    let expected = parts.headers.get(EXPECT).map_or(&[][..], |value| value.as_bytes());
+    parts.version == Version::HTTP_11 && expected.eq_ignore_ascii_case(b"100-continue")
+}
+
 /// Reads the caller's timeout. A malformed one is rejected, not ignored: the caller relies on it.
 fn timeout_of(headers: &HeaderMap) -> Result<Option<Duration>, Status> {
     if is_grpc_web(headers) {
-        let timeout = metadata::timeout(headers).map_err(|invalid| status::invalid([invalid]))?;
-        return Ok(timeout.map(|timeout| timeout.saturating_sub(TIMER_TICK)));
+        return metadata::timeout(headers).map_err(|invalid| status::invalid([invalid]));
     }
     let Some(value) = headers.get(CONNECT_TIMEOUT) else { return Ok(None) };
     let is_number = |text: &&str| {
@@ -196,9 +198,12 @@ impl Protocols {
     }
 
     /// Reads the message of a call, which is admitted again when it is complete. Its deadline counts from
-    /// now.
-    async fn read(&self, request: Request<Body>) -> Result<Request<Full<Bytes>>, Status> {
-        let arrived = Instant::now();
+    /// its arrival.
+    async fn read(
+        &self,
+        request: Request<Body>,
+        arrived: Instant,
+    ) -> Result<Request<Full<Bytes>>, Status> {
         let (mut parts, mut body) = request.into_parts();
         let is_infrastructure = methods::find(parts.uri.path()).is_infrastructure;
         let _permit = match is_infrastructure {
@@ -207,8 +212,7 @@ impl Protocols {
             false => Some(self.server_state.admission.try_admit().ok_or_else(overloaded)?),
         };
         let checked = self.check(&parts.headers);
-        // Such a caller sends no message before it is asked to.
-        let awaits_answer = checked.is_err() && parts.headers.contains_key(EXPECT);
+        let awaits_answer = checked.is_err() && awaits_continue(&parts);
         let message = match checked {
             Ok(timeout) => {
                 let max =
@@ -288,12 +292,14 @@ impl Service<Request<Body>> for Protocols {
                 false => read_metrics(request.method().clone()).boxed(),
             };
         }
+        // Here, before tonic starts its own timer for `grpc-timeout`, which answers with another code.
+        let arrived = Instant::now();
         let mut this = self.clone();
         Box::pin(async move {
             let (mut headers, is_get) =
                 (request.headers().clone(), request.method() == Method::GET);
             if is_grpc_web(&headers) {
-                return match this.read(request).await {
+                return match this.read(request, arrived).await {
                     Ok(request) => this.grpc_web.call(request.map(Body::new)).await,
                     Err(status) => {
                         let mut response = status.into_http();
@@ -304,7 +310,7 @@ impl Service<Request<Body>> for Protocols {
                     }
                 };
             }
-            let Ok(response) = match this.read(request).await {
+            let Ok(response) = match this.read(request, arrived).await {
                 Ok(request) => this.connect.call(request).await,
                 Err(status) => Ok(connect::error(&status).into_http_response(&headers)),
             };

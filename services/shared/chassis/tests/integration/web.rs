@@ -426,6 +426,20 @@ async fn a_call_of_grpc_web_ends_at_its_timeout_while_its_message_is_read() {
 }
 
 #[tokio::test]
+async fn calls_of_grpc_web_end_at_their_timeout() {
+    let stub = Stub::new().get(|_| async { std::future::pending().await });
+    let server = Server::start(web(stub), config());
+    // tonic has a timer of its own, which must not be the first.
+    let calls = stream::iter(0..1_000).map(|_| async {
+        let request = post(GET, "application/grpc-web+proto").header("grpc-timeout", "20m");
+        let response = http(server.address, request.body(enveloped(b"")).unwrap()).await;
+        assert_eq!(response.headers()["content-type"], "application/grpc-web+proto");
+        assert_eq!(response.headers()["grpc-status"], "4");
+    });
+    calls.buffer_unordered(40).collect::<Vec<_>>().await;
+}
+
+#[tokio::test]
 async fn a_caller_that_waits_to_be_asked_gets_its_rejection_at_once() {
     let server = Server::start(web(Stub::new()), config());
     let headers = "application/json\r\nexpect: 100-continue";

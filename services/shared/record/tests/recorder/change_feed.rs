@@ -300,3 +300,23 @@ async fn what_is_older_than_the_retention_is_removed_but_the_newest() {
     let mut pages = open(&recorder, Some(positions[4])).await.unwrap();
     assert_eq!(page(&mut pages).await.unwrap().changes, []);
 }
+
+#[tokio::test]
+async fn the_feed_of_a_new_system_begins_once() {
+    let postgres = PostgresServer::start().await;
+    for setup in [Setup::new().await, Setup::with(postgres.url()).await] {
+        let recorders: Vec<_> = (0..3).map(|_| Arc::new(setup.recorder(|_| {}))).collect();
+        // The first one serves before the others are done.
+        let first = async |recorder: &Arc<Recorder<Losing>>| {
+            recorder.run().await.unwrap();
+            page(&mut open(recorder, None).await.unwrap()).await.unwrap().position
+        };
+        let positions = join_all(recorders.iter().map(first)).await;
+        append(&setup.keyspace(), Partition::new(1), 1..=1).await;
+        recorders[0].run().await.unwrap();
+        for position in positions {
+            let mut pages = open(&recorders[0], position).await.unwrap();
+            assert_eq!(page(&mut pages).await.unwrap().changes.len(), 1);
+        }
+    }
+}

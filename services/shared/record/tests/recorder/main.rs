@@ -52,7 +52,7 @@ struct Losing {
     pause: Option<(Arc<Notify>, Arc<Notify>)>,
     /// When Redis loses everything: while this partition is filled.
     emptied_at: Option<Partition>,
-    /// Whether calls were served while partitions were filled.
+    /// Whether calls were served while the first partition was filled.
     served_at_fill: Option<Arc<AtomicBool>>,
     /// How often PostgreSQL stops a transaction for another one.
     deadlocks: AtomicUsize,
@@ -148,7 +148,9 @@ impl Tables for Losing {
                 let mut admin = self.redis.admin().await;
                 let () = redis::cmd("FLUSHALL").query_async(&mut admin).await.unwrap();
             }
-            if let Some(served) = &self.served_at_fill {
+            if let Some(served) = &self.served_at_fill
+                && partitions.contains(&Partition::new(0))
+            {
                 let read = redis::cmd("GET").arg("rel:{1}:writer").take();
                 let is_served = self.served.query::<Option<String>>(read).await.is_ok();
                 served.store(is_served, Ordering::Relaxed);
@@ -395,6 +397,24 @@ async fn a_redis_that_is_lost_while_the_database_is_filled_is_not_the_truth() {
     assert!(recorder.restore(&restore, recorded).await.unwrap(), "from the database");
     assert!(!recorder.restore(&restore, lost).await.unwrap(), "there is nothing to restore");
     assert_eq!(recorder.record(&[recorded, lost]).await.unwrap().diverged, []);
+}
+
+#[tokio::test]
+async fn a_new_redis_that_is_lost_while_the_database_is_filled_is_filled_again() {
+    let setup = Setup::new().await;
+    let keyspace = setup.keyspace();
+    let lost = Partition::new(40);
+    let recorder = setup.recorder_of(keyspace.clone(), |tables| tables.emptied_at = Some(lost));
+    let done = recorder.run().await;
+    assert!(matches!(done, Err(RecordError::Lost(_))), "{done:?}");
+    let read = redis::cmd("GET").arg("rel:{1}:writer").take();
+    let rejected = keyspace.query::<Option<String>>(read.clone()).await;
+    assert!(rejected.is_err(), "nothing is recorded: {rejected:?}");
+
+    let recorder = setup.recorder_of(keyspace.clone(), |_| {});
+    recorder.run().await.unwrap();
+    keyspace.query::<Option<String>>(read).await.unwrap();
+    assert_eq!(recorder.record(&[lost]).await.unwrap().pages[&lost].len(), 1);
 }
 
 #[tokio::test]

@@ -1,8 +1,6 @@
 //! All calls succeed while the services check signed identities, over the network and within a
 //! process.
 
-use std::time::Duration;
-
 use microblog_chassis::{identity::Identity, status};
 use microblog_proto::{
     common::ErrorReason,
@@ -11,7 +9,7 @@ use microblog_proto::{
     timeline, user,
 };
 use microblog_testkit::eventually;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tonic::Code;
 
 use crate::servers::{Calls, Member, PASSWORD, SOON, Servers, by_caller};
@@ -210,14 +208,12 @@ async fn timelines(servers: &Servers, ann: &Member, bob: &Member, post_id: u64) 
 /// Bob gets notices of what Ann does.
 async fn notices(servers: &Servers, ann: &Member, bob: &Member) {
     let mut gateway = servers.gateway();
-    // The notice service follows the feeds from their ends.
-    eventually("the feed of posts is followed", SOON, async || {
-        let publish = gateway::PublishRequest {
-            request_id: uuid::Uuid::new_v4().to_string(),
-            text: "hello @bob".to_owned(),
-        };
-        gateway.publish(ann.request(publish)).await.unwrap();
-        sleep(Duration::from_millis(500)).await;
+    let publish = gateway::PublishRequest {
+        request_id: uuid::Uuid::new_v4().to_string(),
+        text: "hello @bob".to_owned(),
+    };
+    gateway.publish(ann.request(publish)).await.unwrap();
+    eventually("the mention is there", SOON, async || {
         let mentions = bob.request(gateway::ViewMentionsRequest::default());
         !gateway.view_mentions(mentions).await.unwrap().into_inner().posts.is_empty()
     })
@@ -237,12 +233,16 @@ async fn notices(servers: &Servers, ann: &Member, bob: &Member) {
     let mut has_arrived = false;
     while !has_arrived {
         let update = timeout(SOON, watch.message()).await.unwrap().unwrap().expect("the updates");
-        has_arrived = update.notices.iter().any(|notice| notice.kind == kind);
+        let is_of_post = |notice: &gateway::ViewedNotice| {
+            let id = notice.post.as_ref().and_then(|viewed| viewed.post.as_ref()).map(|it| it.id);
+            notice.kind == kind && id == Some(post.id)
+        };
+        has_arrived = update.notices.iter().any(is_of_post);
         since_token = update.since_token;
     }
     let list = gateway::ViewNoticesRequest { kinds: vec![kind], ..<_>::default() };
     let list = gateway.view_notices(bob.request(list)).await.unwrap().into_inner();
-    assert_eq!(list.notices.len(), 1);
+    assert_eq!(list.notices.len(), 2);
     let count = || bob.request(gateway::CountUnreadRequest { kinds: vec![kind] });
     assert_eq!(gateway.count_unread(count()).await.unwrap().into_inner().counts.len(), 1);
     let seen = gateway::MarkSeenRequest { token: since_token };

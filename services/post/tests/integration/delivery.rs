@@ -2,7 +2,6 @@
 
 use std::{
     collections::HashSet,
-    net::TcpListener,
     time::{Duration, Instant, SystemTime},
 };
 
@@ -341,7 +340,7 @@ async fn a_timeline_service_that_starts_later_gets_all_posts() {
         made.push(post.id);
     }
     let timelines = Timelines::default();
-    timelines.listen_on(TcpListener::bind(("127.0.0.1", port)).unwrap(), &config);
+    timelines.listen_on(testkit::listen_again(([127, 0, 0, 1], port).into()), &config);
     eventually("all are delivered", PATIENCE, async || {
         made.iter().all(|&post| timelines.times(post) > 0)
     })

@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     convert::Infallible,
     io,
-    net::{Ipv4Addr, SocketAddr, TcpListener},
+    net::{Ipv4Addr, SocketAddr},
     sync::{
         Arc, Mutex,
         atomic::{AtomicU8, AtomicUsize, Ordering::SeqCst},
@@ -178,7 +178,7 @@ impl Replica {
     }
 
     pub(crate) fn start_again(&mut self) {
-        let listener = TcpListener::bind(self.address).unwrap();
+        let listener = microblog_testkit::listen_again(self.address);
         let (end, ended) = oneshot::channel();
         let service = Service {
             name: NAME,

@@ -1,9 +1,9 @@
 //! Certificate reload while server and client run.
 
-use std::{fs, net::TcpListener};
+use std::fs;
 
 use microblog_chassis::Config;
-use microblog_testkit::Authority;
+use microblog_testkit::{Authority, listen_again};
 
 use crate::{
     fixture::{Fixture, HOST},
@@ -46,7 +46,7 @@ async fn client_certificate_is_reloaded() {
     fixture.files.write("server-ca.crt", next.pem());
     let authorities = Some(fixture.files.path("server-ca.crt"));
     let config = Config { tls_client_ca_file: authorities, ..fixture.server() };
-    let listener = TcpListener::bind(server.address).unwrap();
+    let listener = listen_again(server.address);
     let _server = Server::start_on(listener, Stub::new().service(), config);
     get(peer.clone(), "").await.expect_err("the certificate is of the previous authority");
     fixture.issue("caller", &next.issue(&["caller.test"]));

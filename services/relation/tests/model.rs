@@ -435,12 +435,9 @@ async fn play(case: Case, operations: Vec<Operation>) -> Result<(), Error> {
 }
 
 fn any_interleaving_ends_as_the_model(topology: Topology, steps: usize) {
-    let mut left = testkit::model_steps(steps);
-    while left > 0 {
-        let steps = left.min(RUN_STEPS_MAX);
+    for steps in testkit::model_runs(steps, RUN_STEPS_MAX) {
         run(topology, steps);
         println!("{steps} steps");
-        left -= steps;
     }
 }
 

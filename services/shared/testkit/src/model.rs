@@ -2,11 +2,13 @@
 
 use std::env;
 
-/// Set it for longer runs.
+/// Set it for longer tests.
 const STEPS: &str = "MICROBLOG_MODEL_STEPS";
 
-/// Returns how many steps a model test takes: those of the environment, or a default.
-pub fn model_steps(default: usize) -> usize {
+/// Returns the steps of each run of a model test: together those of the environment, or a default, and
+/// `most` in a run.
+pub fn model_runs(default: usize, most: usize) -> impl Iterator<Item = usize> {
     let given = env::var(STEPS).ok();
-    given.map_or(default, |steps| steps.parse().expect("MICROBLOG_MODEL_STEPS is a number"))
+    let all = given.map_or(default, |all| all.parse().expect("MICROBLOG_MODEL_STEPS is a number"));
+    (0..all).step_by(most).map(move |done| most.min(all - done))
 }

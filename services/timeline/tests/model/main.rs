@@ -199,11 +199,8 @@ async fn run(
 }
 
 async fn every_answer_is_allowed(topology: Topology, mode: &str) {
-    let mut left = testkit::model_steps(STEPS);
-    while left > 0 {
-        let steps = left.min(RUN_STEPS_MAX);
+    for steps in testkit::model_runs(STEPS, RUN_STEPS_MAX) {
         every_answer_of_a_run_is_allowed(topology, mode, steps).await;
-        left -= steps;
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{callers::Callers, limits};
 
 /// The gateway of microblog: composes the services' calls into what applications call
 #[derive(Clone, clap::Parser)]
-#[command(name = "microblog-gateway", version)]
+#[command(name = "microblog-gateway", version = microblog_chassis::VERSION)]
 pub struct Config {
     /// Address to listen on
     #[arg(

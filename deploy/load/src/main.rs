@@ -26,7 +26,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 ///
 /// Exit codes: 0 success, 1 calls failed, 2 error.
 #[derive(Debug, Parser)]
-#[command(name = "microblog-load", version)]
+#[command(name = "microblog-load", version = microblog_chassis::VERSION)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -25,7 +25,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 ///
 /// Exit codes: 0 success, 1 a check failed, 2 error.
 #[derive(Parser)]
-#[command(name = "microblog", version)]
+#[command(name = "microblog", version = microblog_chassis::VERSION)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -128,7 +128,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let access = data.prepare_redis(redis_port)?;
     let plan = Plan::new(&chassis, &flags(args, &data, &access)?)?;
-    println!("microblog {} is starting", env!("CARGO_PKG_VERSION"));
+    println!("microblog {} is starting", microblog_chassis::VERSION);
     let redis = Redis::start(software.clone(), &data, access.clone())?;
     messages::started(&software, &data, args, &chassis, redis_port);
     let keys = Keys { identity_key_file: chassis.identity_key_file.clone() };

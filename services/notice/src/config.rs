@@ -7,7 +7,7 @@ use microblog_keyspace as keyspace;
 
 /// The notice service of microblog: what others did that concerns an account.
 #[derive(Clone, clap::Parser)]
-#[command(name = "microblog-notice", version)]
+#[command(name = "microblog-notice", version = microblog_chassis::VERSION)]
 pub struct Config {
     /// Address and port to serve gRPC on
     #[arg(

@@ -9,7 +9,7 @@ use crate::archive;
 
 /// The post service of microblog: posts, reposts, likes and comments.
 #[derive(Clone, clap::Parser)]
-#[command(name = "microblog-post", version)]
+#[command(name = "microblog-post", version = microblog_chassis::VERSION)]
 pub struct Config {
     /// Address and port to serve gRPC on
     #[arg(

@@ -7,7 +7,7 @@ use microblog_keyspace as keyspace;
 
 /// The relation service of microblog: the follow graph, relation states, blocks and mutes.
 #[derive(Clone, clap::Parser)]
-#[command(name = "microblog-relation", version)]
+#[command(name = "microblog-relation", version = microblog_chassis::VERSION)]
 pub struct Config {
     /// Address and port to serve gRPC on
     #[arg(long, env = "MICROBLOG_LISTEN", default_value = "127.0.0.1:50052")]

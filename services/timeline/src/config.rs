@@ -18,7 +18,7 @@ pub enum Mode {
 
 /// The timeline service of microblog: home and friends timelines.
 #[derive(Clone, clap::Parser)]
-#[command(name = "microblog-timeline", version)]
+#[command(name = "microblog-timeline", version = microblog_chassis::VERSION)]
 pub struct Config {
     /// Address and port to serve gRPC on
     #[arg(

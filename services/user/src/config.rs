@@ -6,7 +6,7 @@ use clap::Parser;
 
 /// Accounts, unique names and e-mail addresses, sessions.
 #[derive(Clone, Parser)]
-#[command(name = "microblog-user", version)]
+#[command(name = "microblog-user", version = microblog_chassis::VERSION)]
 pub struct Config {
     /// Address and port to serve gRPC on; port 0 picks a free one
     #[arg(

@@ -1,4 +1,4 @@
-//! Errors before any call to a server.
+//! Help, the version, and errors before any call to a server.
 
 use crate::launcher::run;
 
@@ -58,4 +58,16 @@ fn every_flag_has_a_help_text() {
             }
         }
     }
+}
+
+#[test]
+fn the_version_names_the_commit_and_the_build_profile() {
+    let version = run(&["--version"], "").stdout;
+    let commit = option_env!("MICROBLOG_COMMIT").unwrap_or("unknown");
+    // The test is in the directory of its profile: <profile>/deps/commands-….
+    let test = std::env::current_exe().unwrap();
+    let profile = test.ancestors().nth(2).unwrap().file_name().unwrap().to_str().unwrap();
+    let number = env!("CARGO_PKG_VERSION");
+    let expected = format!("microblog {number} (commit {commit}, profile {profile})\n");
+    assert_eq!(version, expected);
 }

@@ -184,7 +184,6 @@ BREAKAGES = [
     ("compose.yaml", "postgres://relation:", "postgres://post:", "the user of MICROBLOG_DATABASE_URL"),
     ("compose.yaml", "http://post:50053", "http://post:50054", "the port"),
     ("compose.yaml", "127.0.0.1:50050:50050", "50050:50050", "open to the network"),
-    ("compose.yaml", "source: redis-admin", "source: admin", "no such config: admin"),
     ("compose.yaml", "./redis:/etc", "./redys:/etc", "no such volume"),
     ("compose.yaml", "otel/opentelemetry-collector:0.137.0", "otel/collector", "no version"),
     ("compose.yaml", "  cap_drop:\n    - ALL\n", "", "cap_drop"),

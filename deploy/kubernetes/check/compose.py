@@ -47,10 +47,6 @@ class Compose:
                 mounts.setdefault(parent, {})[base] = path.read_text()
         for directory in spec.get("tmpfs", ()):
             mounts[directory.partition(":")[0]] = None
-        for config in spec.get("configs", ()):
-            parent, _, base = config["target"].rpartition("/")
-            content = self.data["configs"].get(config["source"], {}).get("content")
-            mounts.setdefault(parent, {})[base] = content
         return mounts
 
 
@@ -84,6 +80,3 @@ def _check_mounts(report, compose, spec):
         source = volume.partition(":")[0]
         known = source in compose.data.get("volumes", ()) or (compose.directory / source).exists()
         report.unless(known, f"no such volume, directory or file: {source}")
-    for config in spec.get("configs", ()):
-        source = config["source"]
-        report.unless(source in compose.data.get("configs", ()), f"no such config: {source}")

@@ -55,7 +55,8 @@ def _programs(stages, stage):
 
 def _check_toolchain(report, instructions, wanted):
     """Checks that the toolchain is new enough for the workspace."""
-    bases = " ".join(words[1] for words in instructions if words[0] == "FROM")
+    # The defaults of the base images.
+    bases = " ".join(words[1] for words in instructions if words[0] == "ARG")
     version = re.search(r"rust:([\d.]+)", bases)[1]
     parts, wanted_parts = ([int(part) for part in one.split(".")] for one in (version, wanted))
     report.unless(parts >= wanted_parts[:2], f"builds with Rust {version}, before {wanted}")

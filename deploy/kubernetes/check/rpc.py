@@ -22,8 +22,8 @@ COMMON = "grpc."
 class Channel:
     """A client of a server, with TLS and certificates like the server's if it has them."""
 
-    def __init__(self, port, files=None):
-        self._address = f"127.0.0.1:{port}"
+    def __init__(self, port, files=None, host="127.0.0.1"):
+        self._address = f"{host}:{port}"
         self._files = files
 
     def is_serving(self, service, timeout_s):

@@ -1,0 +1,109 @@
+"""Builds the image, and runs it: by the Compose file and by the Kubernetes overlays. Prints all
+findings, and fails if there are any.
+
+    target/tools/bin/python -B deploy/containers/check [--programs DIR]
+
+It needs root on Debian 12, the packages of deploy/install-podman, and the tools of
+deploy/install-tools. Its containers run in namespaces of their own, apart from the rest of the
+machine. It needs no registry: the base images are made of Debian's packages, once, and kept in
+target/containers. In place of the images of Redis 7.2, PostgreSQL 17 and the OpenTelemetry collector,
+they have Redis 7.0, PostgreSQL 15 and a program that counts telemetry.
+
+The quick form, with --programs, puts the programs of a directory into the image, in place of the
+build stage. Otherwise, all is compiled in the container, by the toolchain of this machine; that
+needs crates.io.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+DEPLOY = Path(__file__).resolve().parents[2]
+# The modules that the checks share.
+sys.path.append(str(DEPLOY / "checks"))
+# Overlays as containers, and clients for health.
+sys.path.append(str(DEPLOY / "kubernetes/check"))
+
+import bases  # noqa: E402
+import composed  # noqa: E402
+import image  # noqa: E402
+import isolation  # noqa: E402
+import played  # noqa: E402
+from overlay import Overlay  # noqa: E402
+from podman import Podman  # noqa: E402
+from report import Report  # noqa: E402
+
+PARTS = ("compose", "colocated", "local")
+
+
+def main():
+    arguments = _arguments()
+    state = arguments.state.resolve()
+    if isolation.is_inside():
+        return _run(arguments, Podman(state, Path("/run/microblog-check")))
+    with TemporaryDirectory(prefix="microblog-containers-") as run:
+        _make_images(arguments, Podman(state, Path(run)))
+    return isolation.run_again()
+
+
+def _make_images(arguments, podman):
+    """Outside of the namespaces, which have no way to Debian's mirrors."""
+    begun = time.monotonic()
+    stores = {
+        line.split()[1] for line in (DEPLOY / composed.FILE).read_text().splitlines()
+        if line.strip().startswith("image: docker.io/")
+    }
+    for name in bases.make(podman, stores, with_rust=arguments.programs is None):
+        print(f"made the base image {name}", flush=True)
+    image.build(podman, DEPLOY.parent, arguments.programs)
+    print(f"images are ready after {time.monotonic() - begun:.0f} s", flush=True)
+
+
+def _run(arguments, podman):
+    report = Report()
+    podman.remove_all()
+    try:
+        size = image.check(report, podman, DEPLOY.parent)
+        print(f"image: {size / 1e6:.0f} MB")
+        with TemporaryDirectory(prefix="microblog-check-") as directory:
+            program = _program(arguments, podman, Path(directory))
+            if "compose" in arguments.only:
+                composed.check(report, podman, DEPLOY, program, directory)
+            for name in PARTS[1:]:
+                if name in arguments.only:
+                    overlay = Overlay(DEPLOY / "kubernetes/overlays" / name)
+                    played.check(report, podman, overlay, program, Path(directory))
+    finally:
+        podman.remove_all()
+    for finding in report.findings:
+        print(finding)
+    print(f"{', '.join(arguments.only)}: {len(report.findings)} findings")
+    return 1 if report.findings else 0
+
+
+def _program(arguments, podman, directory):
+    """The program `microblog` for this machine, of the image."""
+    if arguments.programs:
+        return arguments.programs.resolve() / "microblog"
+    mounted = podman.podman("image", "mount", image.NAME)
+    program = directory / "microblog"
+    program.write_bytes((Path(mounted) / "usr/local/bin/microblog").read_bytes())
+    program.chmod(0o755)
+    return program
+
+
+def _arguments():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--programs", type=Path, help="directory of binaries for the image")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument(
+        "--state", type=Path, default=DEPLOY.parent / "target/containers",
+        help="directory of the images",
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

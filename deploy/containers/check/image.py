@@ -1,0 +1,102 @@
+"""Builds the image, and checks it."""
+
+import re
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import bases
+from podman import Failed
+
+NAME = "localhost/microblog:local"
+USER = "65532:65532"
+SHELLS = {"ash", "bash", "busybox", "dash", "sh"}
+PROGRAMS = (
+    "microblog", "microblog-gateway", "microblog-notice", "microblog-post", "microblog-relation",
+    "microblog-timeline", "microblog-user",
+)
+
+
+def version(root):
+    """The version of the workspace."""
+    manifest = (root / "Cargo.toml").read_text()
+    return re.search(r'^version = "(.*)"', manifest, flags=re.MULTILINE)[1]
+
+
+def commit(root):
+    """The commit that is built."""
+    return subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True,
+    ).stdout.strip()
+
+
+def build(podman, root, programs):
+    """Builds the image. With a directory of built programs, these stand in for the build stage."""
+    arguments = [f"VERSION={version(root)}", f"COMMIT={commit(root)}",
+                 f"RUNTIME_IMAGE={bases.RUNTIME}"]
+    # In the quick form, no stage with this image runs.
+    arguments.append(f"RUST_IMAGE={bases.RUNTIME if programs else bases.RUST}")
+    former = podman.image(NAME)
+    with _build_stage(programs) as stage:
+        podman.buildah(
+            "build", "--isolation", "chroot", "--file", root / "deploy/Dockerfile",
+            "--ignorefile", root / "deploy/Dockerfile.dockerignore", "--tag", NAME,
+            *(word for one in arguments for word in ("--build-arg", one)), *stage, root,
+        )
+    if former and former["FromImageID"] != podman.image(NAME)["FromImageID"]:
+        podman.buildah("rmi", "--force", former["FromImageID"])
+
+
+@contextmanager
+def _build_stage(programs):
+    """The options for the build stage: its layers are kept; or the programs in a directory replace
+    it."""
+    if programs is None:
+        yield ["--layers"]
+        return
+    with TemporaryDirectory(prefix="microblog-programs-") as directory:
+        release = Path(directory) / "build/target/release"
+        release.mkdir(parents=True)
+        for name in PROGRAMS:
+            # Debug symbols would make the image several times as large.
+            subprocess.run(["strip", "-o", release / name, programs / name], check=True)
+        yield ["--build-context", f"build={directory}"]
+
+
+def check(report, podman, root):
+    """Checks the labels, the user and the files of the image. Returns its size in bytes."""
+    with report.at("image"):
+        found = podman.image(NAME)
+        config = found["OCIv1"]["config"]
+        prefix = "org.opencontainers.image."
+        labels = {
+            key.removeprefix(prefix): value
+            for key, value in config["Labels"].items() if key.startswith(prefix)
+        }
+        report.same("labels", labels, labels | {
+            "title": "microblog", "licenses": "Apache-2.0", "version": version(root),
+            "revision": commit(root),
+        })
+        report.same("user", config.get("User"), USER)
+        for name in PROGRAMS:
+            _check_program(report, podman, name, version(root))
+        mounted = Path(podman.podman("image", "mount", NAME))
+        found = {file.name for file in mounted.rglob("bin/*")}
+        for shell in sorted(found & SHELLS):
+            report.wrong(f"has a shell: {shell}")
+        podman.podman("image", "unmount", NAME)
+    return int(podman.podman("image", "inspect", "--format", "{{.Size}}", NAME))
+
+
+def _run(podman, *command):
+    return podman.podman("run", "--rm", "--read-only", "--cap-drop", "all", "--network", "none",
+                         NAME, *command)
+
+
+def _check_program(report, podman, name, wanted):
+    try:
+        printed = _run(podman, name, "--version")
+        report.unless(wanted in printed, f"{name} is of another version: {printed}")
+    except Failed as failure:
+        report.wrong(f"{name} does not start: {failure}")

@@ -1,0 +1,162 @@
+"""Runs an overlay by `podman kube play`."""
+
+import time
+from dataclasses import dataclass, replace
+
+import certificates
+import image
+import pods
+import probes
+import stores_outside
+from front import PORT, Front
+from overlay import containers
+from podman import Failed as CommandFailed
+from processes import TIMEOUT_S, eventually
+from tour import Caller, Failed, Load
+from workloads import labels_of, matches
+
+NETWORK = "pods"
+# Fewer than in production, because a check needs two to replace one of them under load.
+REPLICAS = 2
+
+
+@dataclass
+class _Pod:
+    name: str
+    workload: dict
+    spec: dict
+    container: object
+    address: str
+
+    @property
+    def running(self):
+        """Podman's name of its container."""
+        return f"{self.name}-{self.spec['name']}"
+
+
+def check(report, podman, overlay, program, directory):
+    """Starts the pods of an overlay, asks their probes, makes the tour, and replaces each pod of a
+    server under load."""
+    with report.at(f"overlay {overlay.name}"):
+        podman.podman("network", "create", NETWORK)
+        trial = _Trial(report, podman, overlay, directory / overlay.name)
+        try:
+            trial.run(program)
+        except (Failed, CommandFailed) as failure:
+            report.wrong(str(failure))
+        finally:
+            podman.remove_all()
+
+
+class _Trial:
+    def __init__(self, report, podman, overlay, directory):
+        self.report, self.podman, self.overlay, self.directory = report, podman, overlay, directory
+        directory.mkdir()
+        self.containers = {one.name: one for one in containers(overlay)}
+        self.numbers = {}
+        self.name = f"overlay {overlay.name}"
+
+    def run(self, program):
+        print(f"{self.name}: kube play gets its templates, except for\n{pods.REPLACED}")
+        self._start_stores_outside()
+        running = []
+        for workload in self.overlay.workloads:
+            for _ in range(REPLICAS if self._is_server(workload) else 1):
+                running.append(self._play(workload))
+        begun = time.monotonic()
+        for pod in running:
+            self._check_ready(pod)
+        print(f"{self.name}: {len(running)} pods are ready after {time.monotonic() - begun:.0f} s")
+        with Front() as front:
+            front.addresses = self._gateways(running)
+            caller = self._caller(program, running)
+            caller.tour()
+            print(f"{self.name}: the tour is right")
+            caller.write()
+            with Load(caller) as load:
+                self._replace_all(running, front)
+            print(f"{self.name}: {load.calls} calls during the replacement, "
+                  f"{load.repeated} repeated, {len(load.failures)} failed")
+            for failure in load.failures:
+                self.report.wrong(failure)
+            caller.read()
+
+    def _caller(self, program, running):
+        """A caller of the gateways, with TLS if these have it."""
+        if not next(pod for pod in running if self._is_gateway(pod)).container.has_tls:
+            return Caller(program, f"http://127.0.0.1:{PORT}", self.directory)
+        authority = certificates.of("gateway")["ca.crt"]
+        return Caller(program, f"https://127.0.0.1:{PORT}", self.directory, authority)
+
+    def _is_server(self, workload):
+        image_name = workload["spec"]["template"]["spec"]["containers"][0]["image"]
+        return image_name.rpartition("/")[2].startswith("microblog:")
+
+    def _is_gateway(self, pod):
+        return any(port["containerPort"] == PORT for port in pod.spec["ports"])
+
+    def _gateways(self, running):
+        return [pod.address for pod in running if self._is_gateway(pod)]
+
+    def _start_stores_outside(self):
+        """Starts the stores that are not in the overlay."""
+        if "redis" not in self.containers:
+            servers = self.containers.values()
+            aside = stores_outside.start(self.podman, NETWORK, servers)
+            self.containers = {
+                name: replace(one, environment=stores_outside.without_tls(one.environment))
+                for name, one in self.containers.items()
+            }
+            print(f"{self.name}: outside of it, {aside}")
+
+    def _play(self, workload):
+        """Starts a pod of a workload, with the names of its Services."""
+        base = workload["metadata"]["name"]
+        number = self.numbers[base] = self.numbers.get(base, -1) + 1
+        name = f"{base}-{number}"
+        spec = workload["spec"]["template"]["spec"]["containers"][0]
+        if self._is_server(workload):
+            self.podman.podman("tag", image.NAME, spec["image"])
+        file = self.directory / f"{name}.yaml"
+        file.write_text(pods.manifest(
+            workload, self.containers[base], name, self.directory / name,
+        ))
+        names = ",".join(
+            f"alias={service['metadata']['name']}" for service in self.overlay.of_kind("Service")
+            if matches({"matchLabels": service["spec"]["selector"]}, labels_of(workload))
+        )
+        self.podman.podman("kube", "play", "--network", f"{NETWORK}:{names}", file)
+        address = self.podman.pod_address(name)
+        return _Pod(name, workload, spec, self.containers[base], address)
+
+    def _check_ready(self, pod):
+        """Waits until each probe passes."""
+        for kind, probe in pod.container.probes.items():
+            passes = eventually(lambda: probes.passes(
+                self.podman, pod.spec, pod.address, pod.running, probe,
+            ))
+            self.report.unless(
+                passes, f"{pod.name}: its {kind} never passes:{self.podman.end_of_log(pod.running)}"
+            )
+
+    def _replace_all(self, running, front):
+        """Replaces each pod of a server: starts another, and stops it when that is ready."""
+        for old in [pod for pod in running if self._is_server(pod.workload)]:
+            new = self._play(old.workload)
+            running.append(new)
+            self._check_ready(new)
+            running.remove(old)
+            front.addresses = self._gateways(running)
+            self._stop(old)
+
+    def _stop(self, pod):
+        """Checks that a server ends within its grace period."""
+        grace_s = pod.container.grace_s
+        begun = time.monotonic()
+        self.podman.podman("stop", "--time", grace_s, pod.running)
+        took_s = time.monotonic() - begun
+        code = self.podman.container(pod.running)["State"]["ExitCode"]
+        self.report.same(f"the exit code of {pod.name}", code, 0)
+        print(f"{self.name}: {pod.name} ends {took_s:.1f} s after SIGTERM, of {grace_s} s",
+              flush=True)
+        self.podman.podman("pod", "rm", "--force", "--time", "0", pod.name)

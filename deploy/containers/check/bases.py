@@ -1,12 +1,16 @@
 """Base images from Debian's packages, because not every machine reaches a registry. They have the
 names of the images that compose.yaml and the overlays use, so these files stay as they are."""
 
+import hashlib
 import shutil
+import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 FILES = Path(__file__).resolve().parents[1] / "base-images"
 SUITE = "bookworm"
+# Of an image: its recipe.
+LABEL = "microblog.recipe"
 
 # Like gcr.io/distroless/cc-debian12:nonroot: the C library, but no shell and no package manager.
 RUNTIME = "localhost/microblog-check/runtime:1"
@@ -19,7 +23,7 @@ ACCOUNT = "--customize-hook=chroot \"$1\" usermod --non-unique --uid 999 {name} 
 # All authorities in one file, as distroless has them. Debian's package makes it by a script, which
 # needs a shell.
 AUTHORITIES = """\
---customize-hook=cd "$1/tmp" && apt-get download ca-certificates && dpkg-deb --extract *.deb . && \
+--customize-hook=cd "$1/tmp" && APT_CONFIG=$MMDEBSTRAP_APT_CONFIG apt-get download ca-certificates && dpkg-deb --extract *.deb . && \
 mkdir -p "$1/etc/ssl/certs" && \
 cat usr/share/ca-certificates/mozilla/*.crt >"$1/etc/ssl/certs/ca-certificates.crt" && \
 rm -r ./*"""
@@ -79,14 +83,25 @@ def make(podman, images, with_rust):
     for image in sorted(images):
         if maker := makers.get(image.rpartition("/")[2].partition(":")[0]):
             wanted.append(maker(image))
-    made = [one[0] for one in wanted if podman.image(one[0]) is None]
+    made = []
     for name, *how in wanted:
-        if name in made:
-            _make(podman, name, *how)
+        recipe = _recipe(*how)
+        image = podman.image(name)
+        if image is None or (image["OCIv1"]["config"].get("Labels") or {}).get(LABEL) != recipe:
+            _make(podman, name, recipe, *how)
+            made.append(name)
     return made
 
 
-def _make(podman, name, variant, packages, hooks, lines):
+def _recipe(*how):
+    """What an image is made of, as a hash: another one is made anew."""
+    lines = how[-1]
+    files = [file.read_text() for file in sorted(FILES.iterdir()) if f"COPY {file.name} " in lines]
+    toolchain = subprocess.run(["rustc", "--version"], capture_output=True, text=True, check=True)
+    return hashlib.sha256(repr([how, files, toolchain.stdout]).encode()).hexdigest()
+
+
+def _make(podman, name, recipe, variant, packages, hooks, lines):
     with TemporaryDirectory(prefix="microblog-base-") as here:
         directory = Path(here)
         podman.command(
@@ -101,5 +116,6 @@ def _make(podman, name, variant, packages, hooks, lines):
         file = directory / "Dockerfile"
         file.write_text(f"FROM scratch\nADD root.tar /\n{lines}")
         podman.buildah(
-            "build", "--quiet", "--isolation", "chroot", "--squash", "--tag", name, directory,
+            "build", "--quiet", "--isolation", "chroot", "--squash", "--label", f"{LABEL}={recipe}",
+            "--tag", name, directory,
         )

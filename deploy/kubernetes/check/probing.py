@@ -58,7 +58,7 @@ def of_compose(compose):
     """The system of the Compose file, whose Redis has no probe."""
     redis = next(one for one in compose.containers if one.name == "redis")
     ping = "redis-cli -p 6379 --user admin ping | grep -q PONG"
-    password = {"REDISCLI_AUTH": redis.environment["REDIS_ADMIN_PASSWORD"]}
+    password = {"REDISCLI_AUTH": redis.environment.get("REDIS_ADMIN_PASSWORD", "")}
     probes = {"readinessProbe": {"exec": {"command": ["sh", "-c", ping]}}}
     redis = replace(redis, environment=redis.environment | password, probes=probes)
     postgresql = next(one for one in compose.containers if one.name == "postgresql")

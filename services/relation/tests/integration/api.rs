@@ -400,6 +400,7 @@ async fn count_followers_i_follow_returns_the_newest() {
         let (count, edges) = ask().await;
         let followers = all_followers(&system, star, 200).await;
         assert_eq!((count, &edges[..]), (20, &followers[..6]));
+        assert!(edges.iter().all(|edge| edge.user_id >= id(20)), "{edges:?}");
 
         // The account has more followers than the viewer has followings, so the viewer's list is
         // scanned.
@@ -410,7 +411,9 @@ async fn count_followers_i_follow_returns_the_newest() {
         }
         // Two follows of one millisecond may be listed in either order.
         let followers = all_followers(&system, star, 200).await;
-        assert_eq!(ask().await, (1020, followers[..6].to_vec()));
+        let (count, edges) = ask().await;
+        assert_eq!((count, &edges[..]), (1020, &followers[..6]));
+        assert!(edges.iter().all(|edge| edge.user_id >= id(1000)), "{edges:?}");
 
         let request = pb::CountEdgesRequest { newest: 0, ..request };
         let answer = system.client.clone().count_edges(request).await.unwrap();

@@ -15,12 +15,13 @@ class _NotFound(Exception):
     """The file does not contain the text."""
 
 
-def prove(report, breakages, find):
+def prove(report, breakages, find, at_once=2):
     """Injects each fault, and reports those that the checks do not find. Returns their number.
+    Tries `at_once` of them at the same time.
 
     `find(directory, file, spoil)` makes a copy in the directory, calls `spoil(copy)`, which
     breaks the file, and yields the findings after each step."""
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(at_once) as pool:
         tried = pool.map(lambda one: _try(find, *one), breakages)
         for (file, old, new, wanted), failure in zip(breakages, tried, strict=True):
             if failure:

@@ -1,7 +1,7 @@
 """Builds the image, and runs it: by the Compose file and by the Kubernetes overlays. Prints all
 findings, and fails if there are any.
 
-    target/tools/bin/python -B deploy/containers/check [--programs DIR]
+    target/tools/bin/python -B deploy/containers/check [--programs DIR] [--prove]
 
 It needs root on Debian 12, the packages of deploy/install-podman, and the tools of
 deploy/install-tools. Its containers run in namespaces of their own, apart from the rest of the
@@ -12,6 +12,12 @@ they have Redis 7.0, PostgreSQL 15 and a program that counts telemetry.
 The quick form, with --programs, puts the programs of a directory into the image, in place of the
 build stage. Otherwise, all is compiled in the container, by the toolchain of this machine; that
 needs crates.io.
+
+What a manifest says of the user, the privileges, the memory and the ports of a container is compared
+with what the kernel enforces.
+
+With --prove, it injects faults into copies of the files instead, one at a time, and the check must
+find each. For a fault, it starts only the containers that show it.
 """
 
 import argparse
@@ -27,6 +33,7 @@ sys.path.append(str(DEPLOY / "checks"))
 sys.path.append(str(DEPLOY / "kubernetes/check"))
 
 import bases  # noqa: E402
+import breakages  # noqa: E402
 import composed  # noqa: E402
 import image  # noqa: E402
 import isolation  # noqa: E402
@@ -68,6 +75,8 @@ def _run(arguments, podman):
         size = image.check(report, podman, DEPLOY.parent)
         print(f"image: {size / 1e6:.0f} MB")
         with TemporaryDirectory(prefix="microblog-check-") as directory:
+            if arguments.prove:
+                return _print(report, f"{breakages.prove(report, podman, DEPLOY)} breakages")
             program = _program(arguments, podman, Path(directory))
             if "compose" in arguments.only:
                 composed.check(report, podman, DEPLOY, program, directory)
@@ -77,9 +86,14 @@ def _run(arguments, podman):
                     played.check(report, podman, overlay, program, Path(directory))
     finally:
         podman.remove_all()
+    return _print(report, ", ".join(arguments.only))
+
+
+def _print(report, done):
+    """Prints the findings, and returns the exit code."""
     for finding in report.findings:
         print(finding)
-    print(f"{', '.join(arguments.only)}: {len(report.findings)} findings")
+    print(f"{done}: {len(report.findings)} findings")
     return 1 if report.findings else 0
 
 
@@ -97,7 +111,9 @@ def _program(arguments, podman, directory):
 def _arguments():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--programs", type=Path, help="directory of binaries for the image")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    how.add_argument("--prove", action="store_true", help="inject faults that the check must find")
     parser.add_argument(
         "--state", type=Path, default=DEPLOY.parent / "target/containers",
         help="directory of the images",

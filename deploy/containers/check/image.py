@@ -31,20 +31,22 @@ def commit(root):
     ).stdout.strip()
 
 
-def build(podman, root, programs):
-    """Builds the image. With a directory of built programs, these stand in for the build stage."""
+def build(podman, root, programs, deploy=None, name=NAME):
+    """Builds the image. With a directory of built programs, these stand in for the build stage.
+    `deploy` is the directory of the Dockerfile, if it is another than that of `root`."""
+    deploy = deploy or root / "deploy"
     arguments = [f"VERSION={version(root)}", f"COMMIT={commit(root)}",
                  f"RUNTIME_IMAGE={bases.RUNTIME}"]
     # In the quick form, no stage with this image runs.
     arguments.append(f"RUST_IMAGE={bases.RUNTIME if programs else bases.RUST}")
-    former = podman.image(NAME)
+    former = podman.image(name)
     with _build_stage(programs) as stage:
         podman.buildah(
-            "build", "--isolation", "chroot", "--file", root / "deploy/Dockerfile",
-            "--ignorefile", root / "deploy/Dockerfile.dockerignore", "--tag", NAME,
+            "build", "--isolation", "chroot", "--file", deploy / "Dockerfile",
+            "--ignorefile", deploy / "Dockerfile.dockerignore", "--tag", name,
             *(word for one in arguments for word in ("--build-arg", one)), *stage, root,
         )
-    if former and former["FromImageID"] != podman.image(NAME)["FromImageID"]:
+    if former and former["FromImageID"] != podman.image(name)["FromImageID"]:
         podman.buildah("rmi", "--force", former["FromImageID"])
 
 
@@ -64,10 +66,10 @@ def _build_stage(programs):
         yield ["--build-context", f"build={directory}"]
 
 
-def check(report, podman, root):
+def check(report, podman, root, image=NAME):
     """Checks the labels, the user and the files of the image. Returns its size in bytes."""
     with report.at("image"):
-        found = podman.image(NAME)
+        found = podman.image(image)
         config = found["OCIv1"]["config"]
         prefix = "org.opencontainers.image."
         labels = {
@@ -80,23 +82,23 @@ def check(report, podman, root):
         })
         report.same("user", config.get("User"), USER)
         for name in PROGRAMS:
-            _check_program(report, podman, name, version(root))
-        mounted = Path(podman.podman("image", "mount", NAME))
+            _check_program(report, podman, image, name, version(root))
+        mounted = Path(podman.podman("image", "mount", image))
         found = {file.name for file in mounted.rglob("bin/*")}
         for shell in sorted(found & SHELLS):
             report.wrong(f"has a shell: {shell}")
-        podman.podman("image", "unmount", NAME)
-    return int(podman.podman("image", "inspect", "--format", "{{.Size}}", NAME))
+        podman.podman("image", "unmount", image)
+    return int(podman.podman("image", "inspect", "--format", "{{.Size}}", image))
 
 
-def _run(podman, *command):
+def _run(podman, image, *command):
     return podman.podman("run", "--rm", "--read-only", "--cap-drop", "all", "--network", "none",
-                         NAME, *command)
+                         image, *command)
 
 
-def _check_program(report, podman, name, wanted):
+def _check_program(report, podman, image, name, wanted):
     try:
-        printed = _run(podman, name, "--version")
+        printed = _run(podman, image, name, "--version")
         report.unless(wanted in printed, f"{name} is of another version: {printed}")
     except Failed as failure:
         report.wrong(f"{name} does not start: {failure}")

@@ -5,6 +5,8 @@ import json
 import os
 import subprocess
 
+from processes import eventually
+
 # Most machines allow this; the limits of podman are above those of some.
 SETTINGS = """\
 [containers]
@@ -90,6 +92,17 @@ class Podman:
         """The address of a pod, which its containers share."""
         return self.address(json.loads(self.podman("pod", "inspect", name))["InfraContainerID"])
 
+    def has_ended(self, name):
+        """Whether a container has ended, also if it was started again."""
+        found = self.container(name)
+        return found["RestartCount"] > 0 or not found["State"]["Running"]
+
+    def eventually(self, name, holds, within_s):
+        """Waits until a condition holds. Returns False after the timeout, and if the container has
+        ended, because waiting for one that fails is useless."""
+        is_known = eventually(lambda: holds() or self.has_ended(name), within_s)
+        return is_known and not self.has_ended(name)
+
     def end_of_log(self, name):
         """The last lines of a container's log, as part of a finding."""
         return "\n  ".join(["", *self.podman("logs", "--tail", "6", name).splitlines()])
@@ -97,7 +110,16 @@ class Podman:
     def remove_all(self):
         """Removes all containers, networks and volumes, also those of an earlier run that was
         killed. Images stay."""
-        self.podman("pod", "rm", "--all", "--force", "--time", "0")
+        def removes_pods():
+            try:
+                self.podman("pod", "rm", "--all", "--force", "--time", "0")
+            except Failed:
+                return False
+            return True
+
+        # It fails if it meets a container between its end and its next start.
+        if not eventually(removes_pods):
+            raise Failed("pods cannot be removed")
         self.podman("rm", "--all", "--force", "--time", "0")
         self.podman("volume", "rm", "--all", "--force")
         self.podman("network", "prune", "--force")

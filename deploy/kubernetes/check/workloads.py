@@ -12,8 +12,7 @@ SPREAD_OVER = {"topology.kubernetes.io/zone", "kubernetes.io/hostname"}
 
 
 def check(report, overlay, programs):
-    _check_references(report, overlay)
-    _check_made_elsewhere(report, overlay)
+    check_references(report, overlay)
     for service in overlay.of_kind("Service"):
         with report.at(f"Service/{service['metadata']['name']}"):
             _check_service(report, overlay, service)
@@ -35,7 +34,10 @@ def check(report, overlay, programs):
     _check_scaling(report, overlay)
 
 
-def _check_references(report, overlay):
+def check_references(report, overlay):
+    """Checks that pods refer to ConfigMaps and Secrets that exist or are listed. Returns whether
+    they do."""
+    before = len(report.findings)
     for kind, name, key in overlay.references():
         found = overlay.named(kind, name)
         if found is None:
@@ -47,6 +49,8 @@ def _check_references(report, overlay):
     for one in overlay.of_kind("ConfigMap", "Secret"):
         name = (one["kind"], one["metadata"]["name"])
         report.unless(name in used, f"unused {name[0]} {name[1]}")
+    _check_made_elsewhere(report, overlay)
+    return len(report.findings) == before
 
 
 def _check_made_elsewhere(report, overlay):

@@ -21,6 +21,7 @@ find each. For a fault, it starts only the containers that show it.
 """
 
 import argparse
+import fcntl
 import sys
 import time
 from pathlib import Path
@@ -50,9 +51,13 @@ def main():
     state = arguments.state.resolve()
     if isolation.is_inside():
         return _run(arguments, Podman(state, Path("/run/microblog-check")))
-    with TemporaryDirectory(prefix="microblog-containers-") as run:
-        _make_images(arguments, Podman(state, Path(run)))
-    return isolation.run_again()
+    state.mkdir(parents=True, exist_ok=True)
+    with (state / "lock").open("w") as lock:
+        # Another check would remove the containers of this one.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with TemporaryDirectory(prefix="microblog-containers-") as run:
+            _make_images(arguments, Podman(state, Path(run)))
+        return isolation.run_again()
 
 
 def _make_images(arguments, podman):
@@ -72,7 +77,9 @@ def _run(arguments, podman):
     report = Report()
     podman.remove_all()
     try:
-        size = image.check(report, podman, DEPLOY.parent)
+        size = image.check(
+            report, podman, DEPLOY.parent, is_compiled=arguments.programs is None,
+        )
         print(f"image: {size / 1e6:.0f} MB")
         with TemporaryDirectory(prefix="microblog-check-") as directory:
             if arguments.prove:

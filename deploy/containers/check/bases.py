@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from podman import BUILD_TIMEOUT_S
+
 FILES = Path(__file__).resolve().parents[1] / "base-images"
 SUITE = "bookworm"
 # Of an image: its recipe.
@@ -106,7 +108,7 @@ def _make(podman, name, recipe, variant, packages, hooks, lines):
         directory = Path(here)
         podman.command(
             "mmdebstrap", "--quiet", f"--variant={variant}", f"--include={','.join(packages)}",
-            *hooks, SUITE, directory / "root.tar",
+            *hooks, SUITE, directory / "root.tar", timeout=BUILD_TIMEOUT_S,
         )
         for file in FILES.iterdir():
             shutil.copy(file, directory)
@@ -117,5 +119,5 @@ def _make(podman, name, recipe, variant, packages, hooks, lines):
         file.write_text(f"FROM scratch\nADD root.tar /\n{lines}")
         podman.buildah(
             "build", "--quiet", "--isolation", "chroot", "--squash", "--label", f"{LABEL}={recipe}",
-            "--tag", name, directory,
+            "--tag", name, directory, timeout=BUILD_TIMEOUT_S,
         )

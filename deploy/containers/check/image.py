@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import bases
-from podman import Failed
+from podman import BUILD_TIMEOUT_S, Failed
 
 NAME = "localhost/microblog:local"
 USER = "65532:65532"
@@ -45,6 +45,7 @@ def build(podman, root, programs, deploy=None, name=NAME):
             "build", "--isolation", "chroot", "--file", deploy / "Dockerfile",
             "--ignorefile", deploy / "Dockerfile.dockerignore", "--tag", name,
             *(word for one in arguments for word in ("--build-arg", one)), *stage, root,
+            timeout=BUILD_TIMEOUT_S,
         )
     if former and former["FromImageID"] != podman.image(name)["FromImageID"]:
         podman.buildah("rmi", "--force", former["FromImageID"])
@@ -66,8 +67,9 @@ def _build_stage(programs):
         yield ["--build-context", f"build={directory}"]
 
 
-def check(report, podman, root, image=NAME):
-    """Checks the labels, the user and the files of the image. Returns its size in bytes."""
+def check(report, podman, root, image=NAME, is_compiled=False):
+    """Checks the labels, the user and the files of the image, and that its programs know their commit
+    if they were compiled in the container. Returns its size in bytes."""
     with report.at("image"):
         found = podman.image(image)
         config = found["OCIv1"]["config"]
@@ -81,8 +83,11 @@ def check(report, podman, root, image=NAME):
             "revision": commit(root),
         })
         report.same("user", config.get("User"), USER)
+        wanted = version(root)
+        if is_compiled:
+            wanted += f" (commit {commit(root)}, profile release)"
         for name in PROGRAMS:
-            _check_program(report, podman, image, name, version(root))
+            _check_program(report, podman, image, name, wanted)
         mounted = Path(podman.podman("image", "mount", image))
         found = {file.name for file in mounted.rglob("bin/*")}
         for shell in sorted(found & SHELLS):

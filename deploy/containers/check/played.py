@@ -11,9 +11,9 @@ import probes
 import stores_outside
 from front import PORT, Front
 from overlay import containers, quantity
-from podman import Failed as CommandFailed
+from podman import Failed
 from processes import TIMEOUT_S
-from tour import Caller, Failed, Load
+from tour import Caller, Load
 from workloads import check_references, labels_of, matches
 
 NETWORK = "pods"
@@ -59,7 +59,7 @@ def _with_network(report, podman, overlay, run):
         podman.podman("network", "create", NETWORK)
         try:
             run()
-        except (Failed, CommandFailed) as failure:
+        except Failed as failure:
             report.wrong(str(failure))
         finally:
             podman.remove_all()
@@ -93,7 +93,7 @@ class _Trial:
             print(f"{self.name}: the tour is right")
             caller.write()
             with Load(caller) as load:
-                self._replace_all(running, front)
+                self._replace_all(running, front, load)
             print(f"{self.name}: {load.calls} calls during the replacement, "
                   f"{load.repeated} repeated, {len(load.failures)} failed")
             for failure in load.failures:
@@ -187,15 +187,18 @@ class _Trial:
         limit = pod.spec["resources"].get("limits", {}).get("memory")
         confinement.check_memory(self.report, pid, limit and int(quantity(limit)))
 
-    def _replace_all(self, running, front):
-        """Replaces each pod of a server: starts another, and stops it when that is ready."""
+    def _replace_all(self, running, front, load):
+        """Replaces each pod of a server: starts another, and stops it when that is ready. Calls are
+        made before and after each step."""
         for old in [pod for pod in running if self._is_server(pod.workload)]:
             new = self._play(old.workload)
             running.append(new)
             self._check_ready(new)
             running.remove(old)
             front.addresses = self._gateways(running)
+            load.more(4)
             self._stop(old)
+            load.more(4)
 
     def _stop(self, pod):
         """Checks that a server ends within its grace period."""

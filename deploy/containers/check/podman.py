@@ -28,12 +28,13 @@ graphroot = "{state}/storage"
 runroot = "{run}/storage"
 """
 
-# Of a build, which compiles all programs.
-TIMEOUT_S = 3 * 3600
+TIMEOUT_S = 300
+# Of a build, which may compile all programs.
+BUILD_TIMEOUT_S = 3 * 3600
 
 
 class Failed(Exception):
-    """A command failed; its text has the end of the output."""
+    """A command or a call failed; its text has the end of the output."""
 
 
 class Podman:
@@ -54,15 +55,20 @@ class Podman:
         return str(path)
 
     def command(self, *words, **options):
-        """Runs a program with these settings, and returns its output."""
+        """Runs a program with these settings, and returns its output, without warnings."""
         words = [str(word) for word in words]
-        done = subprocess.run(
-            words, env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT_S, **options,
-        )
+        shown = f"`{' '.join(words[:4])} …`"
+        options = {"stderr": subprocess.PIPE, "timeout": TIMEOUT_S} | options
+        try:
+            done = subprocess.run(
+                words, env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                text=True, **options,
+            )
+        except subprocess.TimeoutExpired as late:
+            raise Failed(f"{shown} takes more than {late.timeout:.0f} s") from late
         if done.returncode != 0:
-            end = "\n  ".join(["", *done.stdout.splitlines()[-12:]])
-            raise Failed(f"`{' '.join(words[:4])} …` fails:{end}")
+            lines = (done.stdout + (done.stderr or "")).splitlines()
+            raise Failed(f"{shown} fails:" + "\n  ".join(["", *lines[-12:]]))
         return done.stdout.strip()
 
     def podman(self, *words, **options):
@@ -105,11 +111,16 @@ class Podman:
 
     def end_of_log(self, name):
         """The last lines of a container's log, as part of a finding."""
-        return "\n  ".join(["", *self.podman("logs", "--tail", "6", name).splitlines()])
+        try:
+            # The container's errors are podman's errors here.
+            log = self.podman("logs", "--tail", "6", name, stderr=subprocess.STDOUT)
+        except Failed as failure:
+            log = str(failure)
+        return "\n  ".join(["", *log.splitlines()])
 
     def remove_all(self):
-        """Removes all containers, networks and volumes, also those of an earlier run that was
-        killed. Images stay."""
+        """Removes all containers, networks and volumes, also those of an earlier run, or of an
+        earlier build, that was killed. Images stay."""
         def removes_pods():
             try:
                 self.podman("pod", "rm", "--all", "--force", "--time", "0")
@@ -121,5 +132,6 @@ class Podman:
         if not eventually(removes_pods):
             raise Failed("pods cannot be removed")
         self.podman("rm", "--all", "--force", "--time", "0")
+        self.buildah("rm", "--all")
         self.podman("volume", "rm", "--all", "--force")
         self.podman("network", "prune", "--force")

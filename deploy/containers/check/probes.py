@@ -15,7 +15,8 @@ def passes(podman, container, address, name, probe):
         return bool(channel.is_serving(grpc.get("service", ""), timeout_s))
     try:
         if run := probe.get("exec"):
-            podman.podman("exec", name, *run["command"])
+            # podman itself takes up to a second.
+            podman.podman("exec", name, *run["command"], timeout=timeout_s + 2)
         elif get := probe.get("httpGet"):
             port = _number(container, get["port"])
             urlopen(f"http://{address}:{port}{get.get('path', '/')}", timeout=timeout_s).close()

@@ -6,7 +6,8 @@ import subprocess
 import threading
 from pathlib import Path
 
-from processes import TIMEOUT_S
+from podman import Failed
+from processes import TIMEOUT_S, eventually
 
 # The tour makes about seventy calls in sequence, and repeats those that are UNAVAILABLE.
 TOUR_S = 5 * TIMEOUT_S
@@ -17,9 +18,9 @@ ACCOUNT = {
 }
 TEXT = "survives"
 
-
-class Failed(Exception):
-    """A call failed; its text has the end of the output."""
+# In the errors of calls that may be repeated.
+UNAVAILABLE = "error: Unavailable", "error: nothing answers"
+REPEATS_MAX = 5
 
 
 class Caller:
@@ -45,10 +46,13 @@ class Caller:
         return json.loads(output) if output else {}
 
     def _run(self, timeout_s, command, *words):
-        done = subprocess.run(
-            [self._program, *self._options, command, "--gateway-url", self._url, *words],
-            env=self._environment, capture_output=True, text=True, timeout=timeout_s,
-        )
+        try:
+            done = subprocess.run(
+                [self._program, *self._options, command, "--gateway-url", self._url, *words],
+                env=self._environment, capture_output=True, text=True, timeout=timeout_s,
+            )
+        except subprocess.TimeoutExpired as late:
+            raise Failed(f"`microblog {command}` takes more than {timeout_s} s") from late
         if done.returncode != 0:
             end = "\n  ".join(["", *(done.stdout + done.stderr).splitlines()[-6:]])
             raise Failed(f"`microblog {command} {' '.join(words[:1])}` fails:{end}")
@@ -90,23 +94,31 @@ class Load:
         self._ends.set()
         self._thread.join()
 
-    def _repeat(self):
-        while not self._ends.is_set():
-            self.calls += 2
-            failure = None
-            for attempt in range(5):
-                self.repeated += attempt > 0
-                failure = self._try()
-                if failure is None:
-                    break
-                self._ends.wait(0.2)
-            if failure:
-                self.failures.append(failure)
+    def more(self, count):
+        """Waits until so many more calls have an answer."""
+        wanted = self.calls + count
+        if not eventually(lambda: self.calls >= wanted or not self._thread.is_alive()):
+            self.failures.append(f"the load makes no {count} calls in {TIMEOUT_S} s")
 
-    def _try(self):
+    def _repeat(self):
         try:
-            self._caller.call("ViewHome")
-            self._caller.call("ViewUser", user={"name": ACCOUNT["name"]})
-        except (Failed, subprocess.TimeoutExpired) as failure:
-            return str(failure)
-        return None
+            while not self._ends.is_set():
+                self._call("ViewHome")
+                self._call("ViewUser", user={"name": ACCOUNT["name"]})
+        except Exception as error:
+            self.failures.append(f"the load ends: {error!r}")
+
+    def _call(self, method, **request):
+        """Makes a call, and repeats it while the answer is UNAVAILABLE."""
+        for _ in range(REPEATS_MAX):
+            try:
+                self._caller.call(method, **request)
+                self.calls += 1
+                return
+            except Failed as failure:
+                text = str(failure)
+            if not any(error in text for error in UNAVAILABLE):
+                break
+            self.repeated += 1
+            self._ends.wait(0.2)
+        self.failures.append(text)

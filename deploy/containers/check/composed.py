@@ -81,7 +81,7 @@ def _start(report, podman, deploy, names=(*PORTS, *STORES, *OTHERS), patience_s=
         if not podman.has_ended(container):
             with report.at(name):
                 _check_confinement(report, podman.container(container), name, services[name])
-    print(f"{FILE}: {len(names)} services are started after {time.monotonic() - begun:.0f} s")
+    print(f"{FILE}: {', '.join(names)} started in {time.monotonic() - begun:.0f} s")
 
 
 def _is_healthy(name, address):

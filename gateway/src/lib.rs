@@ -61,8 +61,9 @@ mod state;
 mod views;
 mod watch;
 
-use std::time::Duration;
+use std::{process::ExitCode, time::Duration};
 
+use clap::Parser as _;
 use futures::{FutureExt as _, future};
 use microblog_chassis::{self as chassis, ServiceListener, Web, Worker};
 use microblog_proto::gateway::gateway_service_server;
@@ -78,8 +79,17 @@ use rpc::Rpc;
 use sessions::RecentSessions;
 use state::Gateway;
 
-/// Returns the gateway for a process of its own, with its services on the network.
-pub async fn listen(
+/// The program: parses flags and runs the gateway. `microblog` also calls it, under this program's name.
+pub fn main() -> ExitCode {
+    let config = Config::parse();
+    // Shared by all workers: any of them may get a client's next connection.
+    let limits = Limits::new(&config.limits);
+    chassis::run(&config.chassis.clone(), move |worker| {
+        listen(config.clone(), limits.clone(), worker)
+    })
+}
+
+async fn listen(
     config: Config,
     limits: Limits,
     worker: Worker,

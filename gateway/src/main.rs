@@ -1,19 +1,10 @@
-//! The process of the gateway: parses flags, returns an exit code.
+//! The gateway as a process of its own.
 
 use std::process::ExitCode;
-
-use clap::Parser as _;
-use microblog_chassis as chassis;
-use microblog_gateway::{Config, Limits, listen};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let config = Config::parse();
-    // Shared by all workers: any of them may get a client's next connection.
-    let limits = Limits::new(&config.limits);
-    chassis::run(&config.chassis.clone(), move |worker| {
-        listen(config.clone(), limits.clone(), worker)
-    })
+    microblog_gateway::main()
 }

@@ -30,7 +30,7 @@ OF_IMAGE = [
     ("Dockerfile", "FROM ${RUNTIME_IMAGE} AS", "FROM docker.io/library/redis:7.2-bookworm AS",
      "has a shell: dash"),
     ("Dockerfile", "USER 65532:65532", "USER 0:0", "user: found '0:0'"),
-    ("Dockerfile", "    /build/target/release/microblog-post \\\n", "",
+    ("Dockerfile", "/build/programs/ /usr/local/bin/", "/build/programs/microblog /usr/local/bin/",
      "microblog-post does not start"),
     ("Dockerfile", "image.revision=${COMMIT}", "image.revision=${VERSION}", "labels: "),
 ]

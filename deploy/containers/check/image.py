@@ -12,8 +12,8 @@ from podman import BUILD_TIMEOUT_S, Failed
 NAME = "localhost/microblog:local"
 USER = "65532:65532"
 SHELLS = {"ash", "bash", "busybox", "dash", "sh"}
-PROGRAMS = (
-    "microblog", "microblog-gateway", "microblog-notice", "microblog-post", "microblog-relation",
+LINKS = (
+    "microblog-gateway", "microblog-notice", "microblog-post", "microblog-relation",
     "microblog-timeline", "microblog-user",
 )
 
@@ -32,7 +32,7 @@ def commit(root):
 
 
 def build(podman, root, programs, deploy=None, name=NAME):
-    """Builds the image. With a directory of built programs, these stand in for the build stage.
+    """Builds the image. With a directory of built programs, its `microblog` stands in for the build stage.
     `deploy` is the directory of the Dockerfile, if it is another than that of `root`."""
     deploy = deploy or root / "deploy"
     arguments = [f"VERSION={version(root)}", f"COMMIT={commit(root)}",
@@ -59,11 +59,12 @@ def _build_stage(programs):
         yield ["--layers"]
         return
     with TemporaryDirectory(prefix="microblog-programs-") as directory:
-        release = Path(directory) / "build/target/release"
-        release.mkdir(parents=True)
-        for name in PROGRAMS:
-            # Debug symbols would make the image several times as large.
-            subprocess.run(["strip", "-o", release / name, programs / name], check=True)
+        built = Path(directory) / "build/programs"
+        built.mkdir(parents=True)
+        # Debug symbols would make the image several times as large.
+        subprocess.run(["strip", "-o", built / "microblog", programs / "microblog"], check=True)
+        for name in LINKS:
+            (built / name).symlink_to("microblog")
         yield ["--build-context", f"build={directory}"]
 
 
@@ -86,7 +87,7 @@ def check(report, podman, root, image=NAME, is_compiled=False):
         wanted = version(root)
         if is_compiled:
             wanted += f" (commit {commit(root)}, profile release)"
-        for name in PROGRAMS:
+        for name in ("microblog", *LINKS):
             _check_program(report, podman, image, name, wanted)
         mounted = Path(podman.podman("image", "mount", image))
         found = {file.name for file in mounted.rglob("bin/*")}

@@ -188,7 +188,7 @@ BREAKAGES = [
     ("compose.yaml", "otel/opentelemetry-collector:0.137.0", "otel/collector", "no version"),
     ("compose.yaml", "  cap_drop:\n    - ALL\n", "", "cap_drop"),
     # dockerfile.py
-    ("Dockerfile", "    /build/target/release/microblog-post \\\n", "", "post is missing"),
+    ("Dockerfile", "notice post relation", "notice relation", "post is missing"),
     ("Dockerfile", "release/microblog-load", "release/microblog-user", "in the image twice"),
     ("Dockerfile", "release/microblog-load", "release/microblog-lode", "lode is unexpected"),
     ("Dockerfile", "USER 65532:65532", "USER 65533:65533", "and the image's"),

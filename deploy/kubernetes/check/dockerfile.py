@@ -1,4 +1,5 @@
-"""Checks that the image is built from the whole workspace, and has each of its programs once."""
+"""Checks that the image is built from the whole workspace, and has each of its programs once, as a
+file or as a link."""
 
 import os
 import re
@@ -34,14 +35,21 @@ def check(report, deploy, programs, overlays):
 
 def _stages(instructions):
     """The programs that each stage copies from another, and the base of each."""
-    stages, stage = {}, None
+    stages, stage, links = {}, None, []
     for words in instructions:
         if words[0] == "FROM":
             stage = words[3]
             stages[stage] = ([], words[1])
+        elif words[0] == "RUN":
+            # One program, with links to it.
+            if servers := re.search(r"for server in ([a-z ]+);", " ".join(words)):
+                links = [f"microblog-{name}" for name in servers[1].split()]
         elif words[0] == "COPY":
-            paths = [word for word in words[1:-1] if "/target/release/" in word]
-            stages[stage][0].extend(path.rpartition("/")[2] for path in paths)
+            for path in words[1:-1]:
+                if path.endswith("/programs/"):
+                    stages[stage][0].extend(["microblog", *links])
+                elif "/target/release/" in path:
+                    stages[stage][0].append(path.rpartition("/")[2])
     return stages
 
 

@@ -1,5 +1,6 @@
 //! `microblog`: runs servers in one process, on one machine or in production, and has tools that
-//! call them.
+//! call them. Under the name of a service's program, such as `microblog-user`, it is that program: so
+//! the image and releases have one program with links to it, not seven that are mostly the same.
 
 mod call;
 mod changes;
@@ -10,13 +11,17 @@ mod restore;
 mod verify;
 
 use std::{
+    env,
     io::{self, Write as _},
+    path::Path,
     process::ExitCode,
 };
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
-use microblog_local::{edges, graph, keys, progress, remote, serve, tls::Tls, up};
+use microblog_local::{
+    edges, graph, keys, progress, remote, serve, services::Server, tls::Tls, up,
+};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -59,6 +64,10 @@ Examples:
   microblog completion fish > ~/.config/fish/completions/microblog.fish";
 
 fn main() -> ExitCode {
+    let name = env::args_os().next().unwrap_or_default();
+    if let Some(server) = Server::of_program(Path::new(&name)) {
+        return server.main();
+    }
     let Cli { command, tls } = Cli::parse();
     let outcome = tls.apply().and_then(|()| match command {
         Command::Up(args) => up::run(&args),

@@ -5,6 +5,8 @@ use std::{
     ffi::OsString,
     iter,
     net::{Ipv4Addr, SocketAddr},
+    path::Path,
+    process::ExitCode,
     sync::Arc,
 };
 
@@ -85,6 +87,24 @@ impl Server {
     /// Returns its URL, in a block of ports.
     pub(crate) fn url(self, port_base: u16) -> String {
         format!("http://{}", self.address(port_base))
+    }
+
+    /// Returns the server with this program, `microblog-user` and so on.
+    pub fn of_program(path: &Path) -> Option<Self> {
+        let name = path.file_name()?.to_str()?.strip_prefix("microblog-")?;
+        SERVERS.into_iter().find(|server| server.name() == name)
+    }
+
+    /// Runs its program with the arguments of this process.
+    pub fn main(self) -> ExitCode {
+        match self {
+            Self::Gateway => microblog_gateway::main(),
+            Self::User => microblog_user::main(),
+            Self::Relation => microblog_relation::main(),
+            Self::Post => microblog_post::main(),
+            Self::Timeline => microblog_timeline::main(),
+            Self::Notice => microblog_notice::main(),
+        }
     }
 
     /// Returns the flags of its program.

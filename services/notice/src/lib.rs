@@ -20,8 +20,9 @@ mod store;
 mod watch;
 mod wire;
 
-use std::sync::Arc;
+use std::{process::ExitCode, sync::Arc};
 
+use clap::Parser as _;
 use futures::{FutureExt as _, future::BoxFuture};
 use microblog_chassis::{AddressError, CallAuthorizer, Peer, Service, ServiceListener, Worker};
 use microblog_keyspace as keyspace;
@@ -93,8 +94,13 @@ fn jobs(store: &Store, peers: &Peers, worker: Worker) -> Vec<BoxFuture<'static, 
     sources.map(follower).collect()
 }
 
-/// Returns the listeners of this service's process.
-pub async fn listen(config: Config, worker: Worker) -> Result<Vec<ServiceListener>, StartError> {
+/// The program: parses flags and runs the service. `microblog` also calls it, under this program's name.
+pub fn main() -> ExitCode {
+    let config = Config::parse();
+    microblog_chassis::run(&config.chassis.clone(), move |worker| listen(config.clone(), worker))
+}
+
+async fn listen(config: Config, worker: Worker) -> Result<Vec<ServiceListener>, StartError> {
     let peer = |name, url| {
         Peer::remote(url, &config.chassis).map_err(|error| StartError::Peer(name, error))
     };

@@ -35,8 +35,9 @@ mod tiered_store;
 mod verify;
 mod wire;
 
-use std::sync::Arc;
+use std::{process::ExitCode, sync::Arc};
 
+use clap::Parser as _;
 use microblog_chassis::{AddressError, CallAuthorizer, Peer, Service, ServiceListener, Worker};
 use microblog_keyspace as keyspace;
 use microblog_proto::post::{
@@ -134,8 +135,13 @@ pub async fn service(
     })
 }
 
-/// Returns the listeners of the service's process.
-pub async fn listen(config: Config, worker: Worker) -> Result<Vec<ServiceListener>, StartError> {
+/// The program: parses flags and runs the service. `microblog` also calls it, under this program's name.
+pub fn main() -> ExitCode {
+    let config = Config::parse();
+    microblog_chassis::run(&config.chassis.clone(), move |worker| listen(config.clone(), worker))
+}
+
+async fn listen(config: Config, worker: Worker) -> Result<Vec<ServiceListener>, StartError> {
     let timeline = Peer::remote(&config.timeline_url, &config.chassis)?;
     let service = service(&config, Some(timeline), worker).await?;
     Ok(vec![ServiceListener { address: config.listen, service }])

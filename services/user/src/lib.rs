@@ -39,8 +39,9 @@ mod token;
 mod verify;
 mod wire;
 
-use std::sync::Arc;
+use std::{process::ExitCode, sync::Arc};
 
+use clap::Parser as _;
 use microblog_chassis::{CallAuthorizer, Service, ServiceListener, Worker};
 use microblog_keyspace::{self as keyspace, Keyspace};
 use microblog_proto::user::{
@@ -116,8 +117,13 @@ pub async fn service(config: &Config, worker: Worker) -> Result<Service, StartEr
     })
 }
 
-/// Returns the listeners of this service's process.
-pub async fn listen(config: Config, worker: Worker) -> Result<Vec<ServiceListener>, StartError> {
+/// The program: parses flags and runs the service. `microblog` also calls it, under this program's name.
+pub fn main() -> ExitCode {
+    let config = Config::parse();
+    microblog_chassis::run(&config.chassis.clone(), move |worker| listen(config.clone(), worker))
+}
+
+async fn listen(config: Config, worker: Worker) -> Result<Vec<ServiceListener>, StartError> {
     let service = service(&config, worker).await?;
     Ok(vec![ServiceListener { address: config.listen, service }])
 }

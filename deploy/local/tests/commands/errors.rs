@@ -1,6 +1,8 @@
 //! Help, the version, and errors before any call to a server.
 
-use crate::launcher::run;
+use std::{os::unix::process::CommandExt as _, process::Command};
+
+use crate::launcher::{PROGRAM, run};
 
 #[test]
 fn an_invalid_file_is_rejected_before_anything_is_written() {
@@ -71,4 +73,15 @@ fn the_version_names_the_commit_and_the_build_profile() {
     let number = env!("CARGO_PKG_VERSION");
     let expected = format!("microblog {number} (commit {commit}, profile {profile})\n");
     assert_eq!(version, expected);
+}
+
+#[test]
+fn under_the_name_of_a_servers_program_it_is_that_program() {
+    for server in ["gateway", "user", "relation", "post", "timeline", "notice"] {
+        let name = format!("microblog-{server}");
+        let mut command = Command::new(PROGRAM);
+        command.arg0(format!("/usr/local/bin/{name}")).arg("--version");
+        let version = String::from_utf8(command.output().unwrap().stdout).unwrap();
+        assert!(version.starts_with(&format!("{name} {}", env!("CARGO_PKG_VERSION"))), "{version}");
+    }
 }

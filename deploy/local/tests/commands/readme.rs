@@ -25,7 +25,7 @@ fn the_commands_under_try_it_work() {
     // The stream would not end.
     let script = commands
         .replace("call WatchHome", "call WatchHome & watch=$!; sleep 3; kill $watch")
-        .replace("target/release/microblog", PROGRAM)
+        .replace("target/quick/microblog", PROGRAM)
         .replace("http://127.0.0.1:50050", &launcher.url(0));
     let mut shell = Command::new("sh");
     shell.args(["-e", "-c", &script]);

@@ -12,9 +12,3 @@ mod metrics;
 mod process;
 mod trace;
 mod tree;
-
-/// Entry point of the services that the other tests start as processes.
-#[test]
-fn child_process_entry_point() {
-    process::run_if_started();
-}

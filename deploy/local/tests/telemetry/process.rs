@@ -1,15 +1,14 @@
-//! Runs the services as processes: the test binary itself, started again for its entry point test.
+//! Runs the services as processes: `microblog` under the names of their programs, as in the image.
 
 use std::{
-    env,
     fs::File,
     net::SocketAddr,
-    process::{Child, Command, ExitCode, Stdio},
+    os::unix::process::CommandExt as _,
+    process::{Child, Command, Stdio},
     thread,
     time::Duration,
 };
 
-use clap::Parser as _;
 use microblog_testkit::{PATIENCE, RedisServer, eventually, free_port};
 use tempfile::TempDir;
 use tonic::transport::Endpoint;
@@ -17,40 +16,10 @@ use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
 
-use crate::collector::Collector;
+use crate::{collector::Collector, launcher};
 
-const SERVICE: &str = "TELEMETRY_TEST_SERVICE";
-const TEST: &str = "child_process_entry_point";
 const START: Duration = PATIENCE;
 const SERVICES: [&str; 5] = ["user", "relation", "timeline", "post", "gateway"];
-
-/// Runs a service and exits, if a test started this process.
-pub(crate) fn run_if_started() {
-    let Ok(service) = env::var(SERVICE) else { return };
-    macro_rules! run {
-        ($service:ident) => {{
-            let config = $service::Config::parse_from([&service]);
-            let chassis = config.chassis.clone();
-            microblog_chassis::run(&chassis, move |worker| $service::listen(config.clone(), worker))
-        }};
-    }
-    let code = match &*service {
-        "user" => run!(microblog_user),
-        "relation" => run!(microblog_relation),
-        "timeline" => run!(microblog_timeline),
-        "post" => run!(microblog_post),
-        _ => run_gateway(&service),
-    };
-    std::process::exit(i32::from(code != ExitCode::SUCCESS));
-}
-
-fn run_gateway(name: &str) -> ExitCode {
-    let config = microblog_gateway::Config::parse_from([name]);
-    let limits = microblog_gateway::Limits::new(&config.limits);
-    microblog_chassis::run(&config.chassis.clone(), move |worker| {
-        microblog_gateway::listen(config.clone(), limits.clone(), worker)
-    })
-}
 
 /// The whole system, with a process per service.
 pub(crate) struct System {
@@ -86,8 +55,8 @@ impl System {
 
     fn spawn(&self, service: &'static str, collector: &Collector) -> Child {
         let log = File::create(self.logs.path().join(service)).unwrap();
-        let mut command = Command::new(env::current_exe().unwrap());
-        command.args(["--exact", TEST, "--nocapture"]).env(SERVICE, service);
+        let mut command = Command::new(launcher::PROGRAM);
+        command.arg0(format!("microblog-{service}"));
         for (peer, _) in &self.addresses {
             command.env(format!("MICROBLOG_{}_URL", peer.to_uppercase()), self.url(peer));
         }

@@ -29,7 +29,7 @@
 //! started its worker; earlier ones export nothing. With `--otlp-endpoint`, they are exported
 //! together with the call durations.
 //!
-//! A `main.rs` is
+//! The `main()` of a service is
 //! `chassis::run(&config.chassis.clone(), move |worker| listen(config.clone(), worker))`;
 //! a test calls [`serve`] with its own socket and stop signal.
 

@@ -8,7 +8,16 @@ mod otlp;
 pub(crate) mod prometheus;
 mod settings;
 
-use std::{env, ffi::OsStr, io, net::SocketAddr, panic, path::Path, thread, time::Duration};
+use std::{
+    env,
+    ffi::OsStr,
+    io,
+    net::SocketAddr,
+    panic,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
 
 use opentelemetry::{KeyValue, global, trace::TracerProvider as _};
 use opentelemetry_sdk::{
@@ -176,8 +185,9 @@ fn resource() -> Resource {
     resource.build()
 }
 
+/// Returns the name by which the program was called: several may be links to one.
 fn executable() -> String {
-    let executable = env::current_exe().ok();
-    let name = executable.as_deref().and_then(Path::file_stem).and_then(OsStr::to_str);
+    let called = env::args_os().next().map(PathBuf::from);
+    let name = called.as_deref().and_then(Path::file_stem).and_then(OsStr::to_str);
     name.unwrap_or("microblog").to_owned()
 }

@@ -76,7 +76,7 @@ OF_LOCAL = {
          "gain privileges"),
         (SERVER, "            limits:\n              memory: 256Mi\n", "", "no limit of memory"),
         (SERVER, "terminationGracePeriodSeconds: 40", "terminationGracePeriodSeconds: 1",
-         "gateway-0 ends with 137"),
+         "gateway-0-server ends with 137"),
     ],
     ("redis",): [
         (REDIS, "mountPath: /data\n", "mountPath: /data\n              readOnly: true\n",

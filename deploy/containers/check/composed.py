@@ -39,7 +39,10 @@ def check(report, podman, deploy, program, directory):
             caller.write()
             _check_restart(report, podman)
             _check_telemetry(report)
-            _check_stop(report, podman, deploy)
+            # podman-compose applies grace periods at its own `stop` only.
+            graces = {one.name: one.grace_s for one in Compose(deploy / FILE).containers}
+            for name in PORTS:
+                podman.check_stop(report, f"microblog_{name}_1", graces[name])
             _compose(podman, deploy, "down")
             _start(report, podman, deploy)
             caller.read()
@@ -132,18 +135,3 @@ def _check_telemetry(report):
 
     eventually(arrives)
     report.same("servers whose telemetry is missing", missing, set())
-
-
-def _check_stop(report, podman, deploy):
-    """Checks that the servers end within their grace period after SIGTERM."""
-    # podman-compose applies it at its own `stop` only.
-    graces = {one.name: one.grace_s for one in Compose(deploy / FILE).containers}
-    for name in PORTS:
-        container = f"microblog_{name}_1"
-        grace_s = graces[name]
-        begun = time.monotonic()
-        podman.podman("stop", "--time", grace_s, container)
-        took_s = time.monotonic() - begun
-        code = podman.container(container)["State"]["ExitCode"]
-        report.unless(code == 0, f"{name} ends with {code}:{podman.end_of_log(container)}")
-        print(f"{FILE}: {name} ends {took_s:.1f} s after SIGTERM, of {grace_s} s")

@@ -201,15 +201,5 @@ class _Trial:
             load.more(4)
 
     def _stop(self, pod):
-        """Checks that a server ends within its grace period."""
-        grace_s = pod.container.grace_s
-        begun = time.monotonic()
-        self.podman.podman("stop", "--time", grace_s, pod.running)
-        took_s = time.monotonic() - begun
-        code = self.podman.container(pod.running)["State"]["ExitCode"]
-        self.report.unless(
-            code == 0, f"{pod.name} ends with {code}:{self.podman.end_of_log(pod.running)}"
-        )
-        print(f"{self.name}: {pod.name} ends {took_s:.1f} s after SIGTERM, of {grace_s} s",
-              flush=True)
+        self.podman.check_stop(self.report, pod.running, pod.container.grace_s)
         self.podman.podman("pod", "rm", "--force", "--time", "0", pod.name)

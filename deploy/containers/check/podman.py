@@ -4,6 +4,7 @@ elsewhere on the machine: neither images under the names of others, nor containe
 import json
 import os
 import subprocess
+import time
 
 from processes import eventually
 
@@ -108,6 +109,15 @@ class Podman:
         ended, because waiting for one that fails is useless."""
         is_known = eventually(lambda: holds() or self.has_ended(name), within_s)
         return is_known and not self.has_ended(name)
+
+    def check_stop(self, report, name, grace_s):
+        """Stops a container, and checks that it ends by itself within its grace period."""
+        begun = time.monotonic()
+        self.podman("stop", "--time", grace_s, name)
+        took_s = time.monotonic() - begun
+        code = self.container(name)["State"]["ExitCode"]
+        report.unless(code == 0, f"{name} ends with {code}:{self.end_of_log(name)}")
+        print(f"{name} ends {took_s:.1f} s after SIGTERM, of {grace_s} s", flush=True)
 
     def end_of_log(self, name):
         """The last lines of a container's log, as part of a finding."""

@@ -1,4 +1,4 @@
-"""Builds the image, and runs it: by the Compose file and by the Kubernetes overlays. Prints all
+"""Builds the image, and runs it: by the Compose files and by the Kubernetes overlays. Prints all
 findings, and fails if there are any.
 
     target/tools/bin/python -B deploy/containers/check [--programs DIR] [--prove]
@@ -39,6 +39,7 @@ import composed  # noqa: E402
 import image  # noqa: E402
 import isolation  # noqa: E402
 import played  # noqa: E402
+from compose import Compose  # noqa: E402
 from overlay import Overlay  # noqa: E402
 from podman import Podman  # noqa: E402
 from report import Report  # noqa: E402
@@ -64,8 +65,7 @@ def _make_images(arguments, podman):
     """Outside of the namespaces, which have no way to Debian's mirrors."""
     begun = time.monotonic()
     stores = {
-        line.split()[1] for line in (DEPLOY / composed.FILE).read_text().splitlines()
-        if line.strip().startswith("image: docker.io/")
+        one.image for one in Compose(DEPLOY).containers if one.image.startswith("docker.io/")
     }
     for name in bases.make(podman, stores, with_rust=arguments.programs is None):
         print(f"made the base image {name}", flush=True)

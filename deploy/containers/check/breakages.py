@@ -44,6 +44,7 @@ OF_COMPOSE = {
         ("compose.yaml", "read_only: true", "read_only: false", "its root file system is writable"),
         ("compose.yaml", "    - ALL\n", "    - NET_RAW\n", "has capabilities"),
         ("compose.yaml", "no-new-privileges:true", "no-new-privileges:false", "gain privileges"),
+        ("compose.tls.yaml", "#   chmod -R a+rX tls identity\n", "", "ermission denied"),
     ],
     ("redis",): [
         ("compose.yaml", "user: 999:999", "user: 1234:1234", "ermission denied"),

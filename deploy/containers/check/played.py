@@ -3,7 +3,6 @@
 import time
 from dataclasses import dataclass, replace
 
-import certificates
 import confinement
 import image
 import pods
@@ -117,10 +116,8 @@ class _Trial:
 
     def _caller(self, program, running):
         """A caller of the gateways, with TLS if these have it."""
-        if not next(pod for pod in running if self._is_gateway(pod)).container.has_tls:
-            return Caller(program, f"http://127.0.0.1:{PORT}", self.directory)
-        authority = certificates.of("gateway")["ca.crt"]
-        return Caller(program, f"https://127.0.0.1:{PORT}", self.directory, authority)
+        gateway = next(pod for pod in running if self._is_gateway(pod))
+        return Caller(program, f"127.0.0.1:{PORT}", self.directory, gateway.container.tls_files)
 
     def _is_server(self, workload):
         image_name = workload["spec"]["template"]["spec"]["containers"][0]["image"]

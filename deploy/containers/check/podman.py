@@ -59,11 +59,12 @@ class Podman:
         """Runs a program with these settings, and returns its output, without warnings."""
         words = [str(word) for word in words]
         shown = f"`{' '.join(words[:4])} …`"
-        options = {"stderr": subprocess.PIPE, "timeout": TIMEOUT_S} | options
+        options = {
+            "env": self.environment, "stderr": subprocess.PIPE, "timeout": TIMEOUT_S,
+        } | options
         try:
             done = subprocess.run(
-                words, env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                text=True, **options,
+                words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, **options,
             )
         except subprocess.TimeoutExpired as late:
             raise Failed(f"{shown} takes more than {late.timeout:.0f} s") from late

@@ -24,16 +24,16 @@ REPEATS_MAX = 5
 
 
 class Caller:
-    """Calls a gateway. The directory keeps the session token."""
+    """Calls a gateway, over TLS if this has certificates. The directory keeps the session token."""
 
-    def __init__(self, program, url, directory, authority=None):
+    def __init__(self, program, address, directory, tls_files=None):
         self._program = program
-        self._url = url
+        self._url = f"https://{address}" if tls_files else f"http://{address}"
         self._environment = {"PATH": os.environ["PATH"], "XDG_STATE_HOME": str(directory)}
         self._options = []
-        if authority:
+        if tls_files:
             file = Path(directory) / "ca.crt"
-            file.write_text(authority)
+            file.write_text(tls_files["ca.crt"])
             self._options = ["--ca-file", file]
 
     def tour(self):

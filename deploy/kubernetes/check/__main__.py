@@ -1,10 +1,10 @@
-"""Checks the deployment files: the Kubernetes overlays, the Compose file, the Dockerfile. Prints
+"""Checks the deployment files: the Kubernetes overlays, the Compose files, the Dockerfile. Prints
 all findings, and fails if there are any.
 
     target/tools/bin/python -B deploy/kubernetes/check --programs target/debug [--static | --prove]
 
 The built programs are the reference. `--help` lists their flags. The check also starts them on
-127.0.0.1 as each overlay and the Compose file would, and probes them as the kubelet would. It needs
+127.0.0.1 as each overlay and the Compose files would, and probes them as the kubelet would. It needs
 redis-server and PostgreSQL.
 """
 
@@ -46,7 +46,7 @@ def main():
 
 def _try_all(report, programs, overlays, composed):
     systems = [probing.of_overlay(overlay, overlays) for overlay in overlays]
-    systems.append(probing.of_compose(composed))
+    systems += [probing.of_compose(one) for one in composed]
     reports = [report.at_once(system.name) for system in systems]
     with ThreadPoolExecutor(len(systems)) as pool:
         trials = [

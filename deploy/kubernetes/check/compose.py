@@ -1,35 +1,73 @@
-"""The Compose file: its services as containers with their environment, and checks that they
+"""The Compose files: their services as containers with their environment, and checks that they
 match the programs and the files."""
 
+import os
 import re
+import subprocess
+from contextlib import contextmanager
+from tempfile import TemporaryDirectory
 
 import yaml
 
 from containers import Container
 from settings import check as check_settings
+from settings import check_schemes
+
+PLAIN = ("compose.yaml",)
+WITH_TLS = (*PLAIN, "compose.tls.yaml")
 
 DURATION = re.compile(r"(?:(\d+)m)?(?:(\d+)s)?")
 
 
-class Compose:
-    """A Compose file, read with the defaults of its variables."""
+@contextmanager
+def keys(deploy):
+    """Yields the variables of WITH_TLS for the duration of a block, with files made by the commands in
+    the comment of compose.tls.yaml."""
+    before, _, _ = (deploy / WITH_TLS[-1]).read_text().partition("#   docker compose")
+    commands = "\n".join(re.findall(r"^#   (.*)", before, flags=re.MULTILINE))
+    with TemporaryDirectory(prefix="microblog-tls-") as home:
+        made = subprocess.run(
+            ["sh", "-ec", f'{commands}\nprintf %s "$MICROBLOG_TLS_DIR"'],
+            cwd=home, env=os.environ | {"HOME": home}, capture_output=True, text=True,
+        )
+        if made.returncode != 0:
+            raise SystemExit(f"the commands of {WITH_TLS[-1]}:\n{made.stderr}")
+        yield {"MICROBLOG_TLS_DIR": made.stdout}
 
-    def __init__(self, file):
-        self.directory = file.parent
-        self.data = yaml.safe_load(_interpolate(file.read_text()))
+
+class Compose:
+    """Compose files, merged, with these values or the defaults of their variables."""
+
+    def __init__(self, deploy, names=PLAIN, variables=()):
+        self.name = " with ".join(names)
+        self.directory = deploy
+        self.files = [deploy / name for name in names]
+        self.variables = dict(variables)
+        self.data = {}
+        for file in self.files:
+            text = _interpolate(file.read_text(), self.variables)
+            self.data = _merged(self.data, yaml.safe_load(text))
         self.containers = [
             self._container(name, spec) for name, spec in self.data["services"].items()
         ]
 
+    def named(self, name):
+        """The container of a service."""
+        return next(one for one in self.containers if one.name == name)
+
     def _container(self, name, spec):
         minutes, seconds = DURATION.fullmatch(spec.get("stop_grace_period", "10s")).groups()
+        environment = {key: str(value) for key, value in spec.get("environment", {}).items()}
+        mounts = self._mounts(spec)
+        certificate = environment.get("MICROBLOG_TLS_CERT_FILE", "")
         return Container(
             name=name,
             image=spec["image"],
             command=[*spec.get("entrypoint", ()), *spec.get("command", ())],
-            environment={key: str(value) for key, value in spec.get("environment", {}).items()},
-            mounts=self._mounts(spec),
+            environment=environment,
+            mounts=mounts,
             grace_s=int(minutes or 0) * 60 + int(seconds or 0),
+            tls_files=mounts.get(certificate.rpartition("/")[0]),
         )
 
     def _mounts(self, spec):
@@ -50,13 +88,29 @@ class Compose:
         return mounts
 
 
-def _interpolate(text):
-    return re.sub(r"\$\{(\w+):-([^}]*)\}", r"\2", text)
+def _interpolate(text, variables):
+    """Replaces ${NAME:-default} and ${NAME:?error}."""
+    return re.sub(
+        r"\$\{(\w+):(?:-([^}]*)|\?[^}]*)\}",
+        lambda found: variables.get(found[1], found[2] or ""), text,
+    )
+
+
+def _merged(one, other):
+    """Merges mappings and appends lists, as Compose does. It replaces commands, but none is in two of
+    the files."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one | {key: _merged(one.get(key), value) for key, value in other.items()}
+    if isinstance(one, list) and isinstance(other, list):
+        return one + other
+    return other
 
 
 def check(report, compose, programs):
     names = {container.name for container in compose.containers}
     report.same("servers", names & programs.servers.keys(), set(programs.alone))
+    keyed = {one.name for one in compose.containers if one.has_keys}
+    report.same("servers with keys", keyed, set(programs.alone) if keyed else set())
     for container in compose.containers:
         spec = compose.data["services"][container.name]
         with report.at(container.name):
@@ -68,6 +122,7 @@ def check(report, compose, programs):
                 report.unless(port.startswith("127.0.0.1:"), f"is open to the network: {port}")
             if program := programs.servers.get(container.name):
                 check_settings(report, container, programs)
+                check_schemes(report, container, program, compose.containers)
                 for variable, _, host, port in container.addresses(program):
                     report.unless(host in names, f"{variable}: no such service: {host}")
                     if host in programs.alone:

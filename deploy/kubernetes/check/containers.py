@@ -25,6 +25,8 @@ class Container:
     ports: set[int] = field(default_factory=set)
     probes: dict[str, dict] = field(default_factory=dict)
     grace_s: float = 30
+    tls_files: dict[str, str] | None = None
+    """If it has TLS: its certificate, its key, and the CA certificate for its callers."""
 
     @property
     def program(self):
@@ -34,6 +36,11 @@ class Container:
     def has_tls(self):
         """Whether it accepts only TLS."""
         return "MICROBLOG_TLS_CERT_FILE" in self.environment
+
+    @property
+    def has_keys(self):
+        """Whether it signs and verifies caller identities."""
+        return "MICROBLOG_IDENTITY_KEY_FILE" in self.environment
 
     def addresses(self, program):
         """Its peers and stores: (variable, callee, host, port) for each host of each address."""

@@ -103,7 +103,7 @@ def containers(overlay):
         pod = workload["spec"]["template"]["spec"]
         spec = pod["containers"][0]
         environment, helpers = _environment(overlay, workload, spec)
-        yield Container(
+        container = Container(
             name=workload["metadata"]["name"],
             image=spec["image"],
             command=[*spec.get("command", ()), *spec.get("args", ())],
@@ -114,6 +114,9 @@ def containers(overlay):
             probes={name: spec[name] for name in PROBES if name in spec},
             grace_s=pod.get("terminationGracePeriodSeconds", 30),
         )
+        if container.has_tls:
+            container.tls_files = certificates.of(container.name)
+        yield container
 
 
 def _environment(overlay, workload, spec):

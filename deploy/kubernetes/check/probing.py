@@ -1,4 +1,4 @@
-"""Starts the servers of an overlay or of the Compose file with the same command and environment,
+"""Starts the servers of an overlay or of Compose files with the same command and environment,
 except for addresses, which are on 127.0.0.1. Probes them as the kubelet would, makes a tour
 through the gateway, and stops them as the kubelet would."""
 
@@ -14,7 +14,6 @@ from tempfile import TemporaryDirectory
 from urllib.parse import unquote, urlsplit
 from urllib.request import urlopen
 
-import certificates
 import stores
 from containers import Container
 from overlay import containers
@@ -55,14 +54,13 @@ def of_overlay(overlay, overlays):
 
 
 def of_compose(compose):
-    """The system of the Compose file, whose Redis has no probe."""
-    redis = next(one for one in compose.containers if one.name == "redis")
+    """The system of Compose files, whose Redis has no probe."""
+    redis = compose.named("redis")
     ping = "redis-cli -p 6379 --user admin ping | grep -q PONG"
     password = {"REDISCLI_AUTH": redis.environment.get("REDIS_ADMIN_PASSWORD", "")}
     probes = {"readinessProbe": {"exec": {"command": ["sh", "-c", ping]}}}
     redis = replace(redis, environment=redis.environment | password, probes=probes)
-    postgresql = next(one for one in compose.containers if one.name == "postgresql")
-    return System("compose.yaml", compose.containers, redis, postgresql)
+    return System(compose.name, compose.containers, redis, compose.named("postgresql"))
 
 
 def _redis_with(redis, servers):
@@ -146,8 +144,7 @@ class _Trial:
         for service, variable in program.listens.items():
             environment[variable] = f"127.0.0.1:{self.ports[service]}"
         port = self.ports[next(iter(program.listens))]
-        files = certificates.of(container.name) if container.has_tls else None
-        channel = probed = Channel(port, files)
+        channel = probed = Channel(port, container.tls_files)
         if "MICROBLOG_HEALTH_LISTEN" in environment:
             health = free_port()
             environment["MICROBLOG_HEALTH_LISTEN"] = f"127.0.0.1:{health}"
@@ -265,11 +262,12 @@ class _Trial:
         program = self.programs.program("microblog").path
         address = f"127.0.0.1:{self.ports['gateway']}"
         command = [program, "demo", "--gateway-url", f"http://{address}"]
-        if any(
-            one.name in ("gateway", COLOCATED) and one.has_tls for one in self.system.containers
-        ):
+        gateway = next(
+            one for one in self.system.containers if one.name in ("gateway", COLOCATED)
+        )
+        if files := gateway.tls_files:
             authority = self.directory / "ca.crt"
-            authority.write_text(certificates.of("gateway")["ca.crt"])
+            authority.write_text(files["ca.crt"])
             command = [program, "--ca-file", authority, "demo", "--gateway-url",
                        f"https://{address}"]
         try:

@@ -16,8 +16,7 @@ def overlays_of(deploy, names="*"):
 
 
 def check(report, deploy, programs, overlays):
-    """Checks a directory with its overlays, and returns its Compose file."""
-    composed = compose.Compose(deploy / "compose.yaml")
+    """Checks a directory with its overlays, and returns its Compose files, alone and with TLS."""
     for overlay in overlays:
         with report.at(f"overlay {overlay.name}"):
             if not schemas.check(report, overlay):
@@ -27,8 +26,13 @@ def check(report, deploy, programs, overlays):
             workloads.check(report, overlay, programs)
             network.check(report, overlay, programs)
             collector.check(report, overlay)
-    with report.at("compose.yaml"):
-        compose.check(report, composed, programs)
+    with compose.keys(deploy) as variables:
+        composed = [
+            compose.Compose(deploy), compose.Compose(deploy, compose.WITH_TLS, variables),
+        ]
+        for one in composed:
+            with report.at(one.name):
+                compose.check(report, one, programs)
     with report.at("Dockerfile"):
         dockerfile.check(report, deploy, programs, overlays)
     return composed

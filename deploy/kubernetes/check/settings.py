@@ -29,6 +29,16 @@ def check(report, container, programs):
     _check_drain(report, container, program)
 
 
+def check_schemes(report, container, program, every):
+    """Checks that a caller uses https for those servers that have TLS, and only for these."""
+    others = {one.name: one for one in every}
+    for variable, callee in program.callees.items():
+        if callee in others and (address := container.environment.get(variable)):
+            is_secure = address.startswith("https:")
+            if address.startswith(("http:", "https:")):
+                report.same(f"{variable} is of https", is_secure, others[callee].has_tls)
+
+
 def _check_variables(report, container, program):
     for variable, value in container.environment.items():
         report.unless("$(" not in value, f"{variable} refers to an undefined variable: {value}")
@@ -59,6 +69,13 @@ def _check_variables(report, container, program):
 
 
 def _check_listening(report, container, program):
+    if container.has_tls:
+        # The callers of a gateway have session tokens.
+        report.same(
+            "requires client certificates",
+            "MICROBLOG_TLS_CLIENT_CA_FILE" in container.environment,
+            "gateway" not in program.listens,
+        )
     for service, variable in program.listens.items():
         listen = program.setting(container.environment, variable)
         host, _, port = listen.rpartition(":")

@@ -5,6 +5,7 @@ import re
 from overlay import containers, quantity
 from programs import COLOCATED
 from settings import check as check_settings
+from settings import check_schemes
 
 # Minimum number of replicas by overlay.
 REPLICAS_MIN = {"production": 3, "colocated": 3}
@@ -197,7 +198,7 @@ def _check_server(report, overlay, container, workload, program):
     _check_drain_delay(report, container, program)
     for addressed in container.addresses(program):
         _check_address(report, overlay, addressed)
-    _check_schemes(report, overlay, container, program)
+    check_schemes(report, container, program, containers(overlay))
     scaled = [
         one["spec"]["minReplicas"] for one in overlay.of_kind("HorizontalPodAutoscaler")
         if one["spec"]["scaleTargetRef"]["name"] == name
@@ -231,16 +232,6 @@ def _check_address(report, overlay, addressed):
         report.unless(port in ports, f"{variable}: the Service {host} has no port {port}")
         report.same(f"{variable}: the pods of {host}",
                     service["spec"]["selector"].get("app.kubernetes.io/name"), callee)
-
-
-def _check_schemes(report, overlay, container, program):
-    """Checks that callers use https for servers with TLS, and only for these."""
-    others = {one.name: one for one in containers(overlay)}
-    for variable, callee in program.callees.items():
-        if callee in others and (address := container.environment.get(variable)):
-            is_secure = address.startswith("https:")
-            if address.startswith(("http:", "https:")):
-                report.same(f"{variable} is of https", is_secure, others[callee].has_tls)
 
 
 def _check_scaling(report, overlay):

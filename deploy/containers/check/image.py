@@ -31,6 +31,16 @@ def commit(root):
     ).stdout.strip()
 
 
+def _third_party(root):
+    """The names of all crates of others in the programs."""
+    tree = subprocess.run(
+        ["cargo", "tree", "--locked", "--workspace", "--edges", "normal", "--prefix", "none"],
+        cwd=root, capture_output=True, text=True, check=True,
+    ).stdout
+    names = {line.split()[0] for line in tree.splitlines() if line}
+    return {name for name in names if not name.startswith("microblog")}
+
+
 def build(podman, root, programs, deploy=None, name=NAME):
     """Builds the image. With a directory of built programs, its `microblog` stands in for the build stage.
     `deploy` is the directory of the Dockerfile, if it is another than that of `root`."""
@@ -65,6 +75,7 @@ def _build_stage(programs):
         subprocess.run(["strip", "-o", built / "microblog", programs / "microblog"], check=True)
         for name in LINKS:
             (built / name).symlink_to("microblog")
+        (built.parent / "licenses.txt").write_text("The build stage writes these notices.\n")
         yield ["--build-context", f"build={directory}"]
 
 
@@ -93,6 +104,10 @@ def check(report, podman, root, image=NAME, is_compiled=False):
         found = {file.name for file in mounted.rglob("bin/*")}
         for shell in sorted(found & SHELLS):
             report.wrong(f"has a shell: {shell}")
+        if is_compiled:
+            notices = (mounted / "usr/share/licenses/microblog/THIRD-PARTY").read_text()
+            named = set(re.findall(r"^  ([\w-]+) \d", notices, flags=re.MULTILINE))
+            report.same("crates without a licence notice", _third_party(root) - named, set())
         podman.podman("image", "unmount", image)
     return int(podman.podman("image", "inspect", "--format", "{{.Size}}", image))
 

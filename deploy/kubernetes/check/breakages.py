@@ -203,6 +203,7 @@ BREAKAGES = [
     ("Dockerfile", "release/microblog-load", "release/microblog-lode", "lode is unexpected"),
     ("Dockerfile", "USER 65532:65532", "USER 65533:65533", "and the image's"),
     ("Dockerfile", "rust:1.95", "rust:1.80", "builds with Rust 1.80"),
+    ("licenses.toml", '    "ISC",\n', "", "ISC is missing"),
     ("Dockerfile.dockerignore", "!deploy/redis/users.acl\n", "", "users.acl out"),
     ("Dockerfile.dockerignore", "!gateway\n", "", "leaves gateway out"),
     ("Dockerfile.dockerignore", "!gateway\n", "!gateways\n", "no such path: gateways"),

@@ -3,6 +3,7 @@ file or as a link."""
 
 import os
 import re
+import tomllib
 
 # Starts servers of its own, beside a build.
 NOT_IN_IMAGE = {"microblog-faults"}
@@ -31,6 +32,12 @@ def check(report, deploy, programs, overlays):
             report.same(f"the user of {server} in {overlay.name}, and the image's", ids,
                         [int(number) for number in user.split(":")])
     _check_context(report, deploy)
+    accepted, allowed = (
+        tomllib.loads((deploy / file).read_text())
+        for file in ("licenses.toml", "../.deny.toml")
+    )
+    report.same("licences of licenses.toml, and of .deny.toml", set(accepted["accepted"]),
+                set(allowed["licenses"]["allow"]))
 
 
 def _stages(instructions):

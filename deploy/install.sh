@@ -2,7 +2,8 @@
 #
 # Each script sets `wanted`, the name of the software, and defines one function for each package
 # manager: with_apt, with_dnf, with_apk and with_brew. Its function print_instructions says how to
-# install the software without any of these.
+# install the software without any of these. A script for Debian alone, which has made sure of it,
+# defines only with_apt.
 
 # Logs a message to stderr, with the name of the script.
 log() {

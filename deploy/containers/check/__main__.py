@@ -23,12 +23,14 @@ find each. For a fault, it starts only the containers that show it.
 
 import argparse
 import fcntl
+import os
 import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 DEPLOY = Path(__file__).resolve().parents[2]
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", DEPLOY.parent / "target"))
 # The modules that the checks share.
 sys.path.append(str(DEPLOY / "checks"))
 # Overlays as containers, and clients for health.
@@ -131,8 +133,7 @@ def _arguments():
     how.add_argument("--quick", action="store_true", help="only the image and one pod")
     how.add_argument("--prove", action="store_true", help="inject faults that the check must find")
     parser.add_argument(
-        "--state", type=Path, default=DEPLOY.parent / "target/containers",
-        help="directory of the images",
+        "--state", type=Path, default=TARGET / "containers", help="directory of the images",
     )
     return parser.parse_args()
 

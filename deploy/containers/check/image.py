@@ -8,14 +8,13 @@ from tempfile import TemporaryDirectory
 
 import bases
 from podman import BUILD_TIMEOUT_S, Failed
+from programs import SERVICES
 
 NAME = "localhost/microblog:local"
 USER = "65532:65532"
 SHELLS = {"ash", "bash", "busybox", "dash", "sh"}
-LINKS = (
-    "microblog-gateway", "microblog-notice", "microblog-post", "microblog-relation",
-    "microblog-timeline", "microblog-user",
-)
+# Of the one program.
+LINKS = [f"microblog-{name}" for name in SERVICES]
 
 
 def version(root):
@@ -99,7 +98,7 @@ def check(report, podman, root, image=NAME, is_compiled=False):
         if is_compiled:
             wanted += f" (commit {commit(root)}, profile release)"
         for name in ("microblog", *LINKS):
-            _check_program(report, podman, image, name, wanted)
+            _check_program(report, podman, image, name, f"{name} {wanted}")
         mounted = Path(podman.podman("image", "mount", image))
         found = {file.name for file in mounted.rglob("bin/*")}
         for shell in sorted(found & SHELLS):
@@ -120,6 +119,6 @@ def _run(podman, image, *command):
 def _check_program(report, podman, image, name, wanted):
     try:
         printed = _run(podman, image, name, "--version")
-        report.unless(wanted in printed, f"{name} is of another version: {printed}")
+        report.unless(printed.startswith(wanted), f"{name} is another program: {printed}")
     except Failed as failure:
         report.wrong(f"{name} does not start: {failure}")

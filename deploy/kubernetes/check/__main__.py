@@ -5,7 +5,7 @@ all findings, and fails if there are any.
 
 The built programs are the reference. `--help` lists their flags. The check also starts them on
 127.0.0.1 as each overlay and the Compose files would, and probes them as the kubelet would. It needs
-redis-server and PostgreSQL.
+openssl, redis-server and PostgreSQL; with --static, only openssl.
 """
 
 import argparse

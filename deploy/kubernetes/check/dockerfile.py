@@ -5,6 +5,11 @@ import os
 import re
 import tomllib
 
+# What makes the programs: one, and links to it.
+LINKING = (
+    "cp target/release/microblog programs/",
+    'ln -s microblog "programs/microblog-$server"',
+)
 # Starts servers of its own, beside a build.
 NOT_IN_IMAGE = {"microblog-faults"}
 
@@ -31,7 +36,9 @@ def check(report, deploy, programs, overlays):
             ids = [spec["securityContext"].get(key) for key in ("runAsUser", "runAsGroup")]
             report.same(f"the user of {server} in {overlay.name}, and the image's", ids,
                         [int(number) for number in user.split(":")])
-    _check_context(report, deploy)
+    _check_context(report, deploy, instructions)
+    for command in LINKING:
+        report.unless(command in text, f"does not run `{command}`")
     accepted, allowed = (
         tomllib.loads((deploy / file).read_text())
         for file in ("licenses.toml", "../.deny.toml")
@@ -77,14 +84,20 @@ def _check_toolchain(report, instructions, wanted):
     report.unless(parts >= wanted_parts[:2], f"builds with Rust {version}, before {wanted}")
 
 
-def _check_context(report, deploy):
-    """Checks that the files of the build context exist, and cover all members of the workspace."""
+def _check_context(report, deploy, instructions):
+    """Checks that the files of the build context exist, and cover all members of the workspace and
+    what the Dockerfile copies."""
     lines = (deploy / "Dockerfile.dockerignore").read_text().splitlines()
     included = [line[1:] for line in lines if line.startswith("!")]
     report.unless("*" in lines, "the build context contains unrelated files")
     workspace = deploy.parent
     for path in included:
         report.unless((workspace / path).exists(), f"Dockerfile.dockerignore: no such path: {path}")
+    for words in instructions:
+        if words[0] == "COPY" and not words[1].startswith("--from="):
+            for path in set(words[1:-1]) - {"."}:
+                inside = any(f"{path}/".startswith(f"{one}/") for one in included)
+                report.unless(inside, f"Dockerfile.dockerignore leaves {path} out, which is copied")
     manifest = (workspace / "Cargo.toml").read_text()
     members = re.search(r"^members = \[(.*?)\]", manifest, flags=re.MULTILINE | re.DOTALL)[1]
     for member in re.findall(r'"([^"]+)"', members):

@@ -4,11 +4,11 @@ use microblog_proto::{
     gateway::{self, ListedUser},
     relation::{FollowOrder, RelationState},
 };
-use microblog_testkit::Topology;
+use microblog_testkit::{Topology, next_millisecond};
 use tonic::Request;
 
 use crate::{
-    actions::{next_millisecond, request_as},
+    actions::request_as,
     errors::{BLOCKED_BY_TARGET, Expected, assert_error, invalid},
     system::{Flags, Jobs, Member, System, by_id, by_name, ids, names},
 };

@@ -1,11 +1,10 @@
 //! Successful calls on posts.
 
-use std::time::Duration;
-
 use microblog_proto::{
     gateway::{self, ViewedPost},
     post::{Comment, Post},
 };
+use microblog_testkit::next_millisecond;
 use tonic::Request;
 use uuid::Uuid;
 
@@ -23,14 +22,9 @@ pub(crate) fn request_id() -> String {
     Uuid::new_v4().to_string()
 }
 
-/// Returns when the current millisecond is over: likes and reposts of different accounts within one
-/// have no particular order.
-pub(crate) async fn next_millisecond() {
-    tokio::time::sleep(Duration::from_millis(2)).await;
-}
-
 impl System {
     pub(crate) async fn publish(&self, author: &Member, text: &str) -> Post {
+        next_millisecond().await;
         let request = gateway::PublishRequest { request_id: request_id(), text: text.to_owned() };
         let response = self.gateway().publish(author.request(request)).await.unwrap();
         response.into_inner().post.unwrap()

@@ -1,10 +1,9 @@
 //! Suppressed reposts: a timeline shows one repost of a root, another one if that is deleted, and
 //! none twice.
 
-use microblog_testkit::{Topology, eventually};
+use microblog_testkit::{Topology, eventually, next_millisecond};
 
 use crate::{
-    actions::next_millisecond,
     system::{Flags, Jobs, Member, System},
     timeline_actions::{SOON, post_ids, without_jobs},
 };

@@ -110,6 +110,7 @@ impl System {
     }
 
     pub(crate) async fn create(&self, author_id: u64, text: &str) -> Result<pb::Post, Status> {
+        testkit::next_millisecond().await;
         let (request_id, text) = (request_id(), text.to_owned());
         let request = pb::CreatePostRequest { author_id, request_id, text };
         Ok(self.client.clone().create_post(request).await?.into_inner().post.unwrap())
@@ -125,6 +126,7 @@ impl System {
         post_id: u64,
         text: &str,
     ) -> Result<pb::Post, Status> {
+        testkit::next_millisecond().await;
         let (request_id, text) = (request_id(), text.to_owned());
         let request = pb::RepostRequest { author_id, request_id, post_id, text };
         Ok(self.client.clone().repost(request).await?.into_inner().post.unwrap())
@@ -141,6 +143,7 @@ impl System {
     }
 
     pub(crate) async fn like(&self, user_id: u64, post_id: u64) -> Result<u64, Status> {
+        testkit::next_millisecond().await;
         let request = pb::LikeRequest { user_id, post_id };
         Ok(self.client.clone().like(request).await?.into_inner().likes)
     }
@@ -157,6 +160,7 @@ impl System {
         text: &str,
         in_reply_to_id: u64,
     ) -> Result<pb::Comment, Status> {
+        testkit::next_millisecond().await;
         let (request_id, text) = (request_id(), text.to_owned());
         let request =
             pb::AddCommentRequest { author_id, request_id, post_id, text, in_reply_to_id };

@@ -1,12 +1,15 @@
 //! API tests over gRPC, with Redis.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
 
 use microblog_proto::{
     common::ErrorReason,
     relation::{self as pb, EdgeList},
 };
-use microblog_testkit::Topology::{Cluster, Single};
+use microblog_testkit::{
+    Topology::{Cluster, Single},
+    next_millisecond,
+};
 use tonic::Code;
 
 use crate::support::{
@@ -384,7 +387,6 @@ async fn count_followers_i_follow_returns_the_newest() {
         // The viewer follows them in the opposite order.
         import_in_parts(&system, (10..1210).rev().map(|n| (viewer, id(n)))).await;
         // Follows of one millisecond, from several partitions, have no set order.
-        let next_millisecond = || tokio::time::sleep(Duration::from_millis(2));
         for n in 10..30 {
             next_millisecond().await;
             system.follow(id(n), star).await.unwrap();

@@ -41,4 +41,4 @@ pub use redis_config::{ADMIN, password};
 pub use redis_server::{RedisServer, connect};
 pub use sentinels::{LoneSentinel, Sentinels};
 pub use store::{Store, Topology};
-pub use wait::{PATIENCE, at_daytime, eventually};
+pub use wait::{PATIENCE, at_daytime, eventually, next_millisecond};

@@ -22,6 +22,12 @@ pub async fn eventually(what: &str, within: Duration, mut holds: impl AsyncFnMut
     }
 }
 
+/// Returns when the current millisecond is over: what happens in one, in different partitions, has no
+/// set order.
+pub async fn next_millisecond() {
+    sleep(Duration::from_millis(2)).await;
+}
+
 /// Waits for the next day (UTC) if this one ends within three minutes: for tests of what happens within
 /// a day.
 pub async fn at_daytime() {

@@ -8,7 +8,7 @@ use microblog_proto::{
     post::{self as pb, post_service_client::PostServiceClient},
     timeline,
 };
-use microblog_testkit::{self as testkit, Topology, redis};
+use microblog_testkit::{self as testkit, Topology, next_millisecond, redis};
 use tonic::transport::Channel;
 
 use super::{PATIENCE, System, channel, run, start_relation};
@@ -32,6 +32,7 @@ impl WithPosts {
 
     /// Publishes a post, which is not delivered.
     pub(crate) async fn publish(&self, author_id: u64) -> timeline::Delivery {
+        next_millisecond().await;
         let request_id = uuid::Uuid::new_v4().to_string();
         let request = pb::CreatePostRequest { author_id, request_id, text: "text".to_owned() };
         delivery(self.posts.clone().create_post(request).await.unwrap().into_inner().post)
@@ -44,6 +45,7 @@ impl WithPosts {
 
     /// Publishes and delivers a repost.
     pub(crate) async fn repost(&self, author_id: u64, post_id: u64, text: &str) -> u64 {
+        next_millisecond().await;
         let (request_id, text) = (uuid::Uuid::new_v4().to_string(), text.to_owned());
         let request = pb::RepostRequest { author_id, request_id, post_id, text };
         let post = self.posts.clone().repost(request).await.unwrap().into_inner().post;

@@ -53,6 +53,7 @@ PARTS = ("compose", "colocated", "local")
 
 def main():
     arguments = _arguments()
+    isolation.hide_mounts()
     state = arguments.state.resolve()
     if isolation.is_inside():
         return _run(arguments, Podman(state, Path("/run/microblog-check")))

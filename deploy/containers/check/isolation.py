@@ -8,8 +8,8 @@ import sys
 
 from processes import BOUND
 
-# Names the directory for sockets, locks and networks in the namespaces.
-INSIDE = "MICROBLOG_CHECK_ISOLATED"
+# Which namespaces this program is in: those of mounts, for images, or all, for pods.
+STAGE = "MICROBLOG_CHECK_STAGE"
 
 # /run and /dev/shm have the locks of podman, which are the machine's otherwise.
 PREPARE = """\
@@ -18,7 +18,15 @@ mount -t tmpfs tmpfs /run && mount -t tmpfs tmpfs /dev/shm && ip link set lo up 
 
 
 def is_inside():
-    return INSIDE in os.environ
+    return os.environ.get(STAGE) == "pods"
+
+
+def hide_mounts():
+    """Runs this program in mounts of its own: podman mounts its storage, whose directory nobody could
+    remove afterwards."""
+    if STAGE not in os.environ:
+        os.environ[STAGE] = "images"
+        os.execvp("unshare", ["unshare", "--mount", sys.executable, "-B", *sys.argv])
 
 
 def run_again():
@@ -26,5 +34,5 @@ def run_again():
     return subprocess.run(
         [*BOUND, "unshare", "--net", "--pid", "--fork", "--mount-proc", "--kill-child",
          "sh", "-c", PREPARE, "sh", sys.executable, "-B", *sys.argv],
-        env=os.environ | {INSIDE: "yes"},
+        env=os.environ | {STAGE: "pods"},
     ).returncode

@@ -191,7 +191,7 @@ pub struct Config {
     /// These standard variables apply as well: OTEL_EXPORTER_OTLP_TRACES_ENDPOINT and
     /// OTEL_EXPORTER_OTLP_METRICS_ENDPOINT (one signal only), OTEL_EXPORTER_OTLP_HEADERS,
     /// OTEL_EXPORTER_OTLP_TIMEOUT, OTEL_TRACES_EXPORTER and OTEL_METRICS_EXPORTER (`none` disables
-    /// the signal), OTEL_SERVICE_NAME (default: the name of the executable),
+    /// the signal), OTEL_SERVICE_NAME (default: the name of the program),
     /// OTEL_RESOURCE_ATTRIBUTES, OTEL_BSP_*, OTEL_METRIC_EXPORT_INTERVAL (in milliseconds; default:
     /// 10 seconds), and OTEL_SDK_DISABLED (`true` disables traces and metrics, including
     /// --metrics-listen).

@@ -29,6 +29,9 @@ AUTHORITIES = """\
 mkdir -p "$1/etc/ssl/certs" && \
 cat usr/share/ca-certificates/mozilla/*.crt >"$1/etc/ssl/certs/ca-certificates.crt" && \
 rm -r ./*"""
+# Those of this machine, which may reach crates.io by a proxy with an authority of its own.
+AUTHORITIES_HERE = """\
+--customize-hook=cp --dereference /etc/ssl/certs/ca-certificates.crt "$1/etc/ssl/certs/\""""
 NONROOT = """\
 --customize-hook=cd "$1/etc" && \
 echo 'root:x:0:0:root:/root:/sbin/nologin' >passwd && \
@@ -69,7 +72,7 @@ ENTRYPOINT ["collector"]
 RUST_BASE = (
     RUST, "minbase", ["gcc", "libc6-dev", "ca-certificates"],
     ['--customize-hook=cp -a "$(rustc --print sysroot)/bin" "$(rustc --print sysroot)/lib" '
-     '"$1/usr/local/"'],
+     '"$1/usr/local/"', AUTHORITIES_HERE],
     "ENV CARGO_HOME=/usr/local/cargo\n",
 )
 RUNTIME_BASE = (

@@ -120,7 +120,8 @@ def _program(arguments, podman, directory):
     if arguments.programs:
         return arguments.programs.resolve() / "microblog"
     mounted = podman.podman("image", "mount", image.NAME)
-    program = directory / "microblog"
+    # `microblog` in the directory itself is where the sessions are.
+    program = directory / "program"
     program.write_bytes((Path(mounted) / "usr/local/bin/microblog").read_bytes())
     program.chmod(0o755)
     return program

@@ -12,7 +12,7 @@ they have Redis 7.0, PostgreSQL 15 and a program that counts telemetry.
 With --programs, the image has the program of a directory, and its build stage does not run. Otherwise,
 all is compiled in the container, by the toolchain of this machine; that needs crates.io.
 
-With --quick, it builds the image and starts one pod, which takes a minute or two. deploy/test does so.
+With --quick, it builds the image and starts one pod, in less than a minute. deploy/test does so.
 
 What a manifest says of the user, the privileges, the memory and the ports of a container is compared
 with what the kernel enforces.
@@ -89,22 +89,26 @@ def _run(arguments, podman):
         with TemporaryDirectory(prefix="microblog-check-") as directory:
             if arguments.prove:
                 return _print(report, f"{breakages.prove(report, podman, DEPLOY)} breakages")
-            local = Overlay(DEPLOY / "kubernetes/overlays/local")
             if arguments.quick:
                 # It starts without stores, and without the services that it calls.
-                played.check_some(report, podman, local, Path(directory), ["gateway"], TIMEOUT_S)
+                names = ["gateway"]
+                played.check_some(
+                    report, podman, _overlay("local"), Path(directory), names, TIMEOUT_S,
+                )
                 return _print(report, "the image and a pod of the gateway")
             program = _program(arguments, podman, Path(directory))
             if "compose" in arguments.only:
                 composed.check(report, podman, DEPLOY, program, directory)
-            if "colocated" in arguments.only:
-                colocated = Overlay(DEPLOY / "kubernetes/overlays/colocated")
-                played.check(report, podman, colocated, program, Path(directory))
-            if "local" in arguments.only:
-                played.check(report, podman, local, program, Path(directory))
+            for name in PARTS[1:]:
+                if name in arguments.only:
+                    played.check(report, podman, _overlay(name), program, Path(directory))
     finally:
         podman.remove_all()
     return _print(report, ", ".join(arguments.only))
+
+
+def _overlay(name):
+    return Overlay(DEPLOY / "kubernetes/overlays" / name)
 
 
 def _print(report, done):
@@ -129,7 +133,7 @@ def _program(arguments, podman, directory):
 
 def _arguments():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
-    parser.add_argument("--programs", type=Path, help="directory of binaries for the image")
+    parser.add_argument("--programs", type=Path, help="directory of the built microblog")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     how.add_argument("--quick", action="store_true", help="only the image and one pod")

@@ -19,6 +19,10 @@ use crate::{
 /// The timeout of a write transaction, which may hold a post with a million likes.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(120);
 
+/// Begins a transaction of PostgreSQL that waits for each lock for 1.5 seconds: longer than the server
+/// takes to find a deadlock (`deadlock_timeout`), which is another error, and shorter than a call waits.
+const BEGIN_WITH_LOCK_TIMEOUT: &str = "BEGIN; SET LOCAL lock_timeout = '1500ms'";
+
 /// Serializes the migrations of the process's threads.
 static MIGRATION_LOCK: Mutex<()> = Mutex::const_new(());
 
@@ -187,6 +191,16 @@ impl Database {
         match self.is_embedded() {
             true => self.writers().begin_with("BEGIN IMMEDIATE").await,
             false => self.writers().begin().await,
+        }
+    }
+
+    /// Begins a write transaction that fails with [`Error::Locked`] if a lock is not free within 1.5
+    /// seconds. For those with locks of several partitions: a recovery may have one of them for minutes,
+    /// and meanwhile the transaction would keep the others.
+    pub async fn begin_with_lock_timeout(&self) -> Result<Transaction<'static, Any>, sqlx::Error> {
+        match self.is_embedded() {
+            true => self.begin().await,
+            false => self.writers().begin_with(BEGIN_WITH_LOCK_TIMEOUT).await,
         }
     }
 

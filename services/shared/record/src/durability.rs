@@ -12,7 +12,7 @@ use microblog_keyspace::{
 };
 use tokio::{sync::mpsc::UnboundedReceiver, time::timeout};
 
-use crate::{Error, OpenError, RecordError, Recorded, Recorder, Tables};
+use crate::{Error, OpenError, RecordError, Recorded, Recorder, Tables, positions::LockWait};
 
 /// The most changes of a group.
 const GROUP_MAX: usize = 256;
@@ -124,7 +124,7 @@ async fn commit<T: Tables>(
     let mut partitions: Vec<_> = waiting.iter().map(|waiter| waiter.relevant.partition).collect();
     partitions.sort_unstable();
     partitions.dedup();
-    let done = timeout(limit, recorder.commit(&partitions)).await;
+    let done = timeout(limit, recorder.commit(&partitions, LockWait::Short)).await;
     let recorded = match done.unwrap_or_else(|_elapsed| Err(Error::timed_out().into())) {
         Ok(recorded) => recorded,
         Err(error) => {

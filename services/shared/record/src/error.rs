@@ -6,6 +6,9 @@ use microblog_domain::Partition;
 use microblog_keyspace as keyspace;
 use sqlx::{error::DatabaseError, migrate::MigrateError};
 
+/// PostgreSQL's error code of a lock that was not free in time (`lock_not_available`).
+const LOCKED: &str = "55P03";
+
 /// Why a database cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -47,6 +50,9 @@ pub enum Error {
     /// The database rejected the operation.
     #[error("the database failed")]
     Failed(#[source] sqlx::Error),
+    /// Another transaction kept a lock for longer than this one waits for it.
+    #[error("locked by another transaction of the database")]
+    Locked(#[source] sqlx::Error),
     /// Another version of the program has changed the tables, by this migration.
     #[error(
         "the tables of the database are those of another version: migration {0} is not one of this \
@@ -66,8 +72,13 @@ impl Error {
 
     /// Returns the database's error code: an SQLSTATE, or a result code of SQLite.
     pub(crate) fn database_code(&self) -> Option<Cow<'_, str>> {
-        let (Self::Unavailable(Some(error)) | Self::Failed(error)) = self else { return None };
-        code(error)
+        match self {
+            Self::Unavailable(Some(error)) | Self::Failed(error) | Self::Locked(error) => {
+                code(error)
+            }
+            Self::Unavailable(None) | Self::Missing => None,
+            Self::OtherVersion(_) | Self::Malformed(_) => None,
+        }
     }
 
     /// Returns the value of `error.type`: the database's code, or `timeout`, `unavailable` or
@@ -75,7 +86,7 @@ impl Error {
     pub(crate) fn error_type(&self) -> Cow<'_, str> {
         let other = match self {
             Self::Unavailable(None | Some(sqlx::Error::PoolTimedOut)) => "timeout",
-            Self::Unavailable(_) | Self::Missing => "unavailable",
+            Self::Unavailable(_) | Self::Locked(_) | Self::Missing => "unavailable",
             Self::Failed(_) | Self::OtherVersion(_) | Self::Malformed(_) => "malformed",
         };
         self.database_code().unwrap_or(other.into())
@@ -100,6 +111,9 @@ impl From<sqlx::Error> for Error {
                 **migrate
         {
             return Self::OtherVersion(number);
+        }
+        if matches!(&error, E::Database(error) if error.code().is_some_and(|code| code == LOCKED)) {
+            return Self::Locked(error);
         }
         let is_fault = match &error {
             E::Configuration(_) | E::InvalidArgument(_) | E::RowNotFound => true,

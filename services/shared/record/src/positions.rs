@@ -39,13 +39,26 @@ pub(crate) async fn all(database: &Database) -> Result<Positions, Error> {
     database.read("SELECT journal_positions", work).await
 }
 
+/// How long a transaction waits for a lock that another one has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum LockWait {
+    /// As a step of the recorder does: for 1.5 seconds.
+    Short,
+    /// As a recovery does: for as long as a write may take.
+    Long,
+}
+
 /// Begins a transaction, and locks the positions of some partitions, in ascending order.
 pub(crate) async fn lock(
     database: &Database,
     partitions: &[Partition],
+    wait: LockWait,
 ) -> Result<(WriteTransaction, Positions), Error> {
     let work = async {
-        let mut transaction = database.begin().await?;
+        let mut transaction = match wait {
+            LockWait::Short => database.begin_with_lock_timeout().await?,
+            LockWait::Long => database.begin().await?,
+        };
         let lock = if database.is_embedded() { "" } else { "FOR UPDATE" };
         let text = format!(
             "SELECT partition, version, entry FROM journal_positions WHERE partition IN ({}) \

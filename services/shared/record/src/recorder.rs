@@ -4,7 +4,8 @@
 //! changes and the new positions in one transaction. Any number of processes may run steps at once:
 //! the locks order them. Partitions are locked in ascending order, so that their locks do not
 //! deadlock. Rows may: some are written for two partitions. The database then stops a step, which is
-//! repeated.
+//! repeated. A recovery has the lock of its partition for minutes: a step gives up after 1.5 seconds,
+//! and the others of its partitions are recorded one by one.
 //!
 //! What must hold:
 //!   * a change is written exactly once, after all earlier ones of its partition;
@@ -29,7 +30,7 @@ use uuid::Uuid;
 use crate::{
     Damaged, Database, Error, RecordError, Replace, Tables, append_changes, change_feed, damaged,
     divergence::DivergenceMetrics,
-    positions::{self, Positions},
+    positions::{self, LockWait, Positions},
     unknown_changes::UnknownChanges,
 };
 
@@ -283,7 +284,8 @@ impl<T: Tables> Recorder<T> {
         partitions: &'a [Partition],
     ) -> Vec<(&'a [Partition], Result<Recorded, RecordError>)> {
         let done = self.record(partitions).await;
-        if done.as_ref().err().is_none_or(RecordError::is_store_away) {
+        let is_one = partitions.len() == 1;
+        if is_one || done.as_ref().err().is_none_or(RecordError::is_store_away) {
             return vec![(partitions, done)];
         }
         let mut each = Vec::with_capacity(partitions.len());
@@ -354,19 +356,37 @@ impl<T: Tables> Recorder<T> {
     /// Records the changes of some partitions, up to a page of each. Partitions that are not filled
     /// are skipped.
     pub async fn record(&self, partitions: &[Partition]) -> Result<Recorded, RecordError> {
-        let recorded = self.commit(partitions).await?;
+        self.record_waiting(partitions, LockWait::Short).await
+    }
+
+    /// Records changes like [`Self::record`].
+    pub(crate) async fn record_waiting(
+        &self,
+        partitions: &[Partition],
+        wait: LockWait,
+    ) -> Result<Recorded, RecordError> {
+        let recorded = self.commit(partitions, wait).await?;
         self.trim(&recorded).await?;
         Ok(recorded)
     }
 
     /// Records changes like [`Self::record`], and leaves the journals as they are. Repeats what another
     /// transaction stopped: rows of an edge are written for both of its partitions.
-    pub(crate) async fn commit(&self, partitions: &[Partition]) -> Result<Recorded, RecordError> {
-        repeat_stopped(|| self.try_commit(partitions)).await
+    pub(crate) async fn commit(
+        &self,
+        partitions: &[Partition],
+        wait: LockWait,
+    ) -> Result<Recorded, RecordError> {
+        repeat_stopped(|| self.try_commit(partitions, wait)).await
     }
 
-    async fn try_commit(&self, partitions: &[Partition]) -> Result<Recorded, RecordError> {
-        let (mut transaction, positions) = positions::lock(&self.database, partitions).await?;
+    async fn try_commit(
+        &self,
+        partitions: &[Partition],
+        wait: LockWait,
+    ) -> Result<Recorded, RecordError> {
+        let (mut transaction, positions) =
+            positions::lock(&self.database, partitions, wait).await?;
         let from: Vec<_> =
             positions.iter().map(|(&partition, at)| (partition, at.version)).collect();
         // Before the journals are read: one that ends earlier has lost what the process has seen.

@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 use crate::{
     Damaged, RecordError, Replace, Tables, WriteTransaction, change_feed, damaged,
-    positions::{self, Positions},
+    positions::{self, LockWait, Positions},
     recorder::{PAGE, Recorder, about_the_journal, decode, is_recovering, known, repeat_stopped},
 };
 
@@ -130,14 +130,14 @@ impl<T: Tables> Recorder<T> {
     }
 
     async fn position(&self, partition: Partition) -> Result<Change, RecordError> {
-        let (_, positions) = positions::lock(&self.database, &[partition]).await?;
+        let (_, positions) = positions::lock(&self.database, &[partition], LockWait::Long).await?;
         positions.into_values().next().ok_or(RecordError::NotRecorded)
     }
 
     // Records what a partition's journal has. Returns whether Redis lacks no recorded change.
     async fn is_recorded(&self, partition: Partition) -> Result<bool, RecordError> {
         loop {
-            let recorded = self.record(&[partition]).await?;
+            let recorded = self.record_waiting(&[partition], LockWait::Long).await?;
             if !recorded.diverged.is_empty() {
                 return Ok(false);
             }
@@ -206,7 +206,8 @@ impl<T: Tables> Recorder<T> {
         let newest = self.journals.newest(&self.keyspace, &[partition]).await?;
         let newest = newest.into_iter().flatten().next().unwrap_or_default().version;
         // Held until the database has what only Redis has.
-        let (transaction, mut positions) = positions::lock(&self.database, &[partition]).await?;
+        let (transaction, mut positions) =
+            positions::lock(&self.database, &[partition], LockWait::Long).await?;
         let position = positions.remove(&partition).unwrap_or_default().version;
         // The process may have seen lost changes that were not recorded.
         let last = newest.max(position).max(self.keyspace.states().newest(partition));
@@ -225,7 +226,8 @@ impl<T: Tables> Recorder<T> {
         self.tables.restore(&self.database, recovery, &damaged).await?;
         let damaged = damaged.into_rows();
         let left_out = damaged.len();
-        let (mut transaction, _) = positions::lock(&self.database, &[partition]).await?;
+        let (mut transaction, _) =
+            positions::lock(&self.database, &[partition], LockWait::Long).await?;
         damaged::replace(&mut transaction, partition, damaged).await?;
         self.database.write("INSERT damaged_rows", transaction.commit()).await?;
         if !self.journals.append(&self.keyspace, partition, &end).await? {
@@ -284,7 +286,8 @@ impl<T: Tables> Recorder<T> {
 
     // Writes a partition to the database anew. Redis serves meanwhile: later changes have entries.
     async fn rewrite(&self, partition: Partition) -> Result<bool, RecordError> {
-        let (transaction, mut positions) = positions::lock(&self.database, &[partition]).await?;
+        let (transaction, mut positions) =
+            positions::lock(&self.database, &[partition], LockWait::Long).await?;
         // Processes reject changes at versions below the position that they have seen.
         let position = positions.remove(&partition).unwrap_or_default().version;
         drop(transaction);

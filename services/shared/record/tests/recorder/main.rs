@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod change_feed;
+mod stalls;
 
 use std::{
     sync::{

@@ -20,9 +20,10 @@ const TOMBSTONE_TTL: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 impl Archive {
     // Begins a transaction that changes rows of any partition: it locks all positions, in the order
-    // of the recorders. SQLite has one writer at a time.
+    // of the recorders. SQLite has one writer at a time. Fails if one is not free in time, as during a
+    // recovery: the jobs repeat it, and recorders must not wait for the others meanwhile.
     async fn begin(&self) -> Result<WriteTransaction, sqlx::Error> {
-        let mut transaction = self.database.begin().await?;
+        let mut transaction = self.database.begin_with_lock_timeout().await?;
         if !self.database.is_embedded() {
             let lock = "SELECT 1 FROM journal_positions ORDER BY partition FOR UPDATE";
             transaction.execute(lock).await?;

@@ -11,13 +11,14 @@ use microblog_domain::{PostId, Stamp};
 use microblog_post::RestoreOutcome;
 use microblog_proto::common::ErrorReason;
 use microblog_testkit::eventually;
+use tokio::time::timeout;
 use tonic::Code;
 
 use crate::{
     aging::{Aging, on_both},
     support::{
         self, PATIENCE,
-        archives::{ArchiveServer, Kind},
+        archives::{ArchiveServer, Kind, connect, execute},
         assert_rejected, id,
         lists::List,
         user,
@@ -253,7 +254,9 @@ async fn recorders_an_eraser_and_purges_do_not_deadlock(archives: &ArchiveServer
             let purged = aging.archive.purge_before(Stamp::END - 1, 0);
             let (_, _, erased, purged) =
                 join4(aging.archive(), aging.archive(), erased, purged).await;
-            erased.and(purged).unwrap();
+            // On a busy machine, a step may keep its locks for longer than the others wait.
+            let done = erased.and(purged);
+            assert!(matches!(done, Ok(_) | Err(microblog_record::Error::Locked(_))), "{done:?}");
         }
     };
     join(others, async {
@@ -265,4 +268,21 @@ async fn recorders_an_eraser_and_purges_do_not_deadlock(archives: &ArchiveServer
     while aging.archive.purge_before(Stamp::END - 1, 0).await.unwrap() > 0 {}
     assert_eq!(aging.count("SELECT COUNT(*) FROM posts").await, 0);
     assert_eq!(aging.count("SELECT COUNT(*) FROM likes").await, 0);
+}
+
+/// Otherwise the other partitions could not be recorded.
+#[tokio::test]
+async fn a_purge_does_not_wait_long_for_a_partition_that_is_being_recovered() {
+    let archives = ArchiveServer::start(Kind::Postgres).await;
+    let aging = Aging::start(&archives, 0).await;
+    let mut recovery = connect(&aging.url).await;
+    for statement in ["BEGIN", "SELECT 1 FROM journal_positions WHERE partition = 1023 FOR UPDATE"]
+    {
+        execute(&mut recovery, statement).await;
+    }
+    let purge = timeout(Duration::from_secs(30), aging.archive.purge_before(0, 0)).await;
+    let purged = purge.expect("it keeps the locks of the other partitions");
+    assert!(purged.is_err_and(|error| !error.is_unavailable()));
+    execute(&mut recovery, "ROLLBACK").await;
+    aging.archive.purge_before(0, 0).await.unwrap();
 }

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The timeout of a write transaction, which may hold a post with a million likes.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(120);
+pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Begins a transaction of PostgreSQL that waits for each lock for 1.5 seconds: longer than the server
 /// takes to find a deadlock (`deadlock_timeout`), which is another error, and shorter than a call waits.

@@ -19,6 +19,7 @@ mod rpc;
 pub mod sql;
 mod tables;
 mod unknown_changes;
+mod wait_limit;
 
 pub use change_feed::{append_changes, change_feed};
 pub use change_stream::stream_changes;

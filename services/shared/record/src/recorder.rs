@@ -29,9 +29,11 @@ use uuid::Uuid;
 
 use crate::{
     Damaged, Database, Error, RecordError, Replace, Tables, append_changes, change_feed, damaged,
+    database::WRITE_TIMEOUT,
     divergence::DivergenceMetrics,
     positions::{self, LockWait, Positions},
     unknown_changes::UnknownChanges,
+    wait_limit::limit_waits,
 };
 
 /// The period of the recorder and of recoveries: 1,024 small reads in one batch.
@@ -519,9 +521,13 @@ impl<T: Tables> Recorder<T> {
         let mut filled = Vec::new();
         // Reading Redis between statements must not take long: PostgreSQL ends idle transactions.
         for positions in positions.chunks(FILLED_TOGETHER) {
-            // The first of several recorders fills a partition; the others wait for it here.
-            let new = positions::insert(&mut transaction, positions).await?;
-            self.tables.fill(&mut transaction, &new).await?;
+            let fill = async {
+                // The first of several recorders fills a partition; the others wait for it here.
+                let new = positions::insert(&mut transaction, positions).await?;
+                self.tables.fill(&mut transaction, &new).await?;
+                Ok(new)
+            };
+            let new = limit_waits(WRITE_TIMEOUT, fill).await?;
             filled.extend(positions.iter().filter(|(at, _)| new.contains(at)).cloned());
         }
         self.check_not_lost(&filled).await?;

@@ -18,8 +18,10 @@ use uuid::Uuid;
 
 use crate::{
     Damaged, RecordError, Replace, Tables, WriteTransaction, change_feed, damaged,
+    database::WRITE_TIMEOUT,
     positions::{self, LockWait, Positions},
     recorder::{PAGE, Recorder, about_the_journal, decode, is_recovering, known, repeat_stopped},
+    wait_limit::limit_waits,
 };
 
 /// The partitions that a process recovers at once.
@@ -181,7 +183,8 @@ impl<T: Tables> Recorder<T> {
             // After a pause of the process, another one may have the lease.
             biased;
             () = renew => Err(RecordError::Contended(partition)),
-            done = work => {
+            // Another process takes over if the database goes silent.
+            done = limit_waits(WRITE_TIMEOUT, work) => {
                 self.journals.end_lease(&self.keyspace, partition, holder).await?;
                 done
             }

@@ -57,6 +57,8 @@ struct Losing {
     served_at_fill: Option<Arc<AtomicBool>>,
     /// How often PostgreSQL stops a transaction for another one.
     deadlocks: AtomicUsize,
+    /// The server that goes silent while a partition is filled.
+    silent: Option<Arc<stalls::SilentServer>>,
 }
 
 impl Losing {
@@ -143,8 +145,15 @@ impl Tables for Losing {
         .boxed()
     }
 
-    fn fill<'a>(&'a self, _: &'a mut WriteTransaction, partitions: &'a [Partition]) -> Work<'a> {
+    fn fill<'a>(
+        &'a self,
+        transaction: &'a mut WriteTransaction,
+        partitions: &'a [Partition],
+    ) -> Work<'a> {
         async {
+            if self.silent.as_ref().is_some_and(|server| server.is_due()) {
+                sqlx::query("SELECT 1").execute(&mut **transaction).await?;
+            }
             if self.emptied_at.is_some_and(|at| partitions.contains(&at)) {
                 let mut admin = self.redis.admin().await;
                 let () = redis::cmd("FLUSHALL").query_async(&mut admin).await.unwrap();
@@ -222,6 +231,7 @@ impl Setup {
             emptied_at: None,
             served_at_fill: None,
             deadlocks: AtomicUsize::new(0),
+            silent: None,
         };
         losing(&mut tables);
         Recorder::new("test", self.database(), keyspace, JOURNALS, tables)

@@ -3,12 +3,16 @@
 //! collection.
 
 use std::{
+    io,
     sync::{Arc, Mutex, Once, PoisonError, Weak},
     time::Duration,
 };
 
 use opentelemetry::{KeyValue, global, metrics::AsyncInstrument};
-use sqlx::{AnyConnection, AnyPool, AssertSqlSafe, Executor as _, any::AnyPoolOptions};
+use sqlx::{
+    AnyConnection, AnyPool, AssertSqlSafe, Connection as _, Executor as _, any::AnyPoolOptions,
+};
+use tokio::time::timeout;
 
 use crate::sql;
 
@@ -44,6 +48,7 @@ pub(crate) fn pool(
         .max_connections(links)
         .acquire_timeout(timeout)
         .after_connect(move |connection, _| Box::pin(prepare(connection, limit)))
+        .after_release(|connection, _| Box::pin(answer(connection)))
         .connect_lazy(url)
 }
 
@@ -64,6 +69,10 @@ const PRAGMAS: [&str; 6] = [
 // processes wait for them. Longer than a pause between the statements of a transaction.
 const IDLE_IN_TRANSACTION: Duration = Duration::from_secs(10);
 
+// PostgreSQL answers a rollback at once, unless its host is gone. A statement that takes longer runs on
+// without its connection.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
+
 // PostgreSQL cancels statements that outlive their callers. It plans each execution: the plan that it
 // keeps for a repeated statement is for the size that its tables had. The first recording fills empty
 // tables, and read whole ones for each batch.
@@ -83,6 +92,16 @@ async fn prepare(connection: &mut AnyConnection, limit: Duration) -> Result<(), 
     );
     connection.execute(AssertSqlSafe(statements)).await?;
     Ok(())
+}
+
+// What a released connection still has to answer: a read or a commit that its caller gave up, and the
+// rollback of a transaction. Without any, there is no round trip. The pool closes a connection that does
+// not answer; its own check would wait until TCP gives up, and until then no other could take its place.
+async fn answer(connection: &mut AnyConnection) -> Result<bool, sqlx::Error> {
+    match timeout(RELEASE_TIMEOUT, connection.flush()).await {
+        Ok(answered) => answered.map(|()| true),
+        Err(_elapsed) => Err(sqlx::Error::Io(io::ErrorKind::TimedOut.into())),
+    }
 }
 
 /// The pools of all workers of the process; their metrics are summed.

@@ -32,17 +32,17 @@ impl Pools {
         read_timeout: Duration,
         write_timeout: Duration,
     ) -> Result<Self, sqlx::Error> {
-        let reading = pool(url, links, read_timeout, read_timeout)?;
-        Ok(Self { reading, writing: pool(url, links, read_timeout, write_timeout)? })
+        let reading = pool(url, links, read_timeout, Some(read_timeout))?;
+        Ok(Self { reading, writing: pool(url, links, read_timeout, Some(write_timeout))? })
     }
 }
 
-// Returns a pool whose statements end within `limit`.
+// Returns a pool whose statements end within `limit`, if there is one.
 pub(crate) fn pool(
     url: &str,
     links: u32,
     timeout: Duration,
-    limit: Duration,
+    limit: Option<Duration>,
 ) -> Result<AnyPool, sqlx::Error> {
     AnyPoolOptions::new()
         .max_connections(links)
@@ -76,7 +76,10 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 // PostgreSQL cancels statements that outlive their callers. It plans each execution: the plan that it
 // keeps for a repeated statement is for the size that its tables had. The first recording fills empty
 // tables, and read whole ones for each batch.
-async fn prepare(connection: &mut AnyConnection, limit: Duration) -> Result<(), sqlx::Error> {
+async fn prepare(
+    connection: &mut AnyConnection,
+    limit: Option<Duration>,
+) -> Result<(), sqlx::Error> {
     if connection.backend_name() == sql::SQLITE {
         for setting in PRAGMAS {
             let pragma = AssertSqlSafe(format!("PRAGMA {setting}"));
@@ -87,7 +90,7 @@ async fn prepare(connection: &mut AnyConnection, limit: Duration) -> Result<(), 
     let statements = format!(
         "SET statement_timeout = {}; SET idle_in_transaction_session_timeout = {}; \
          SET plan_cache_mode = force_custom_plan",
-        limit.as_millis(),
+        limit.unwrap_or_default().as_millis(),
         IDLE_IN_TRANSACTION.as_millis()
     );
     connection.execute(AssertSqlSafe(statements)).await?;

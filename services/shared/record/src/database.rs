@@ -1,13 +1,16 @@
 //! A database: its pools, its circuit breaker, its migrations, and its operations.
 
-use std::{sync::Arc, time::Duration};
+use std::{future, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use sqlx::{
     Any, AnyPool, AssertSqlSafe, SqlSafeStr as _, Transaction,
     migrate::{self, MigrationType, Migrator},
 };
-use tokio::sync::Mutex;
+use tokio::{
+    sync::Mutex,
+    time::{Instant, sleep, timeout},
+};
 
 use crate::{
     Config, Error, OpenError, RecordError,
@@ -22,6 +25,9 @@ pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Begins a transaction of PostgreSQL that waits for each lock for 1.5 seconds: longer than the server
 /// takes to find a deadlock (`deadlock_timeout`), which is another error, and shorter than a call waits.
 const BEGIN_WITH_LOCK_TIMEOUT: &str = "BEGIN; SET LOCAL lock_timeout = '1500ms'";
+
+/// How often PostgreSQL is asked during a migration whether it still answers.
+const PROBE_PERIOD: Duration = Duration::from_secs(5);
 
 /// Serializes the migrations of the process's threads.
 static MIGRATION_LOCK: Mutex<()> = Mutex::const_new(());
@@ -98,9 +104,9 @@ impl Database {
 
     /// Creates or upgrades the tables. Any number of threads and processes may call it at once:
     /// PostgreSQL serializes them; SQLite may reject all processes but one. Fails if another version
-    /// has applied other ones.
+    /// has applied other ones. A migration may take longer than a write, as for an index of a big
+    /// table: the call then fails, and the migration goes on.
     pub async fn migrate(&self, migrations: &[Migration]) -> Result<(), Error> {
-        let _turn = MIGRATION_LOCK.lock().await;
         let migration = |&(number, name, statements): &Migration| {
             // SQLite's rowid alias: a primary key without an index of its own.
             let statements = match self.is_embedded() {
@@ -111,14 +117,43 @@ impl Database {
             migrate::Migration::new(number, name.into(), MigrationType::Simple, statements, false)
         };
         let migrator = Migrator::with_migrations(migrations.iter().map(migration).collect());
+        let database = self.clone();
         self.write("CREATE", async move {
-            // A dedicated connection, which is always closed: it releases the migration lock.
-            let pool = pool(&self.inner.url, 1, self.inner.timeout, WRITE_TIMEOUT)?;
-            let done = migrator.run(&pool).await;
-            pool.close().await;
-            done.map_err(|error| sqlx::Error::Migrate(error.into()))
+            let turn = MIGRATION_LOCK.lock().await;
+            let migrating = tokio::spawn(async move {
+                let _turn = turn;
+                database.apply(migrator).await
+            });
+            migrating.await.unwrap_or_else(|ended| Err(sqlx::Error::Io(ended.into())))
         })
         .await
+    }
+
+    async fn apply(&self, migrator: Migrator) -> Result<(), sqlx::Error> {
+        // A dedicated connection, which is always closed: it releases the migration lock.
+        let pool = pool(&self.inner.url, 1, self.inner.timeout, None)?;
+        let done = tokio::select! {
+            done = migrator.run(&pool) => done.map_err(|error| sqlx::Error::Migrate(error.into())),
+            () = self.until_silent() => Err(sqlx::Error::PoolTimedOut),
+        };
+        pool.close().await;
+        done
+    }
+
+    // Completes when PostgreSQL has not answered for the timeout of a write: a migration, which has no
+    // timeout, would wait for ever.
+    async fn until_silent(&self) {
+        if self.is_embedded() {
+            return future::pending().await;
+        }
+        let mut answered = Instant::now();
+        while answered.elapsed() < WRITE_TIMEOUT {
+            sleep(PROBE_PERIOD).await;
+            let probe = sqlx::query("SELECT 1").execute(self.writers());
+            if timeout(self.inner.timeout, probe).await.is_ok_and(|done| done.is_ok()) {
+                answered = Instant::now();
+            }
+        }
     }
 
     /// Collects the statistics by which PostgreSQL plans statements. A database that was restored from

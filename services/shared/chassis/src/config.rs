@@ -37,9 +37,10 @@ pub struct Config {
           value_parser = clap::value_parser!(u32).range(1..))]
     pub max_streams: u32,
 
-    /// Maximum age of a connection, in seconds, with 10% jitter; 0: unlimited. Then the server
-    /// sends GOAWAY, to peers of this project earlier, and calls in flight complete. Rebalances the clients behind one address over
-    /// new replicas
+    /// Maximum age of a connection, in seconds; 0: unlimited. Then the server sends GOAWAY, to peers
+    /// of this project earlier, and calls in flight complete. Rebalances the clients behind one
+    /// address over new replicas. Differs by up to 10% between worker threads and between processes;
+    /// connections of one thread that were opened together close together
     #[arg(
         long,
         env = "MICROBLOG_MAX_CONNECTION_AGE_S",

@@ -220,7 +220,8 @@ fn transport(config: &Config) -> Server {
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT));
     match config.max_connection_age_s {
         0 => server,
-        // Jitter: connections opened together must not close together.
+        // Jitter between workers and processes. Those of one worker that were opened together close
+        // together: tonic has one age for all connections of a server.
         age => server.max_connection_age(Duration::from_secs(age).mul_f64(random_range(0.9..1.1))),
     }
 }

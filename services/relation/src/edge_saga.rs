@@ -132,7 +132,10 @@ impl EdgeSaga {
             let mut in_this_round = HashSet::new();
             let (round, later): (Vec<_>, Vec<_>) =
                 groups.into_iter().partition(|group| in_this_round.insert(group.user));
-            self.check_recorder(&round).await?;
+            let accounts =
+                round.iter().flat_map(|group| group.targets.iter().copied().chain([group.user]));
+            let partitions: BTreeSet<Partition> = accounts.map(UserId::partition).collect();
+            self.check_recorder(&partitions).await?;
             let mut results = self.store.follow(&round).await?;
             let completed = self.finish(&results, true).await?;
             let rejected: HashSet<Edge> = completed.rejected.into_iter().collect();
@@ -145,12 +148,13 @@ impl EdgeSaga {
         Ok(imported)
     }
 
-    /// Rejects an import while many changes of its partitions wait for the database.
-    async fn check_recorder(&self, follows: &[Targets]) -> Result<(), Error> {
-        let accounts =
-            follows.iter().flat_map(|group| group.targets.iter().copied().chain([group.user]));
-        let partitions: BTreeSet<Partition> = accounts.map(UserId::partition).collect();
-        let longest = self.store.longest_journal(&partitions).await?;
+    /// Fails while many changes of some partitions wait for the database. More of a bulk change could
+    /// exceed the limit of a journal.
+    pub(crate) async fn check_recorder(
+        &self,
+        partitions: &BTreeSet<Partition>,
+    ) -> Result<(), Error> {
+        let longest = self.store.longest_journal(partitions).await?;
         if longest > WAITING_MAX / 2 { Err(Error::RecorderBehind) } else { Ok(()) }
     }
 

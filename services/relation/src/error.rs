@@ -36,8 +36,9 @@ pub enum Error {
     /// One account is deleted.
     #[error("no such account")]
     Forgotten,
-    /// The database records more slowly than follows are imported.
-    #[error("the database is behind: too many changes wait for it; repeat the import later")]
+    /// The database records more slowly than follows are imported, or than they end in the deletion of
+    /// an account.
+    #[error("the database is behind: too many changes wait for it; retry later")]
     RecorderBehind,
     /// Redis failed.
     #[error("redis failed")]

@@ -2,9 +2,12 @@
 //!
 //! The account is marked first, for good. From then on, its partition rejects new followers,
 //! blockers and follows, so its lists only shrink. Each step is idempotent; after a crash, the job
-//! continues with the remaining entries.
+//! continues with the remaining entries. It pauses while the database is behind: all followers of an
+//! account end in the journal of one partition.
 
-use microblog_domain::UserId;
+use std::collections::BTreeSet;
+
+use microblog_domain::{Partition, UserId};
 
 use crate::{
     edge_saga::EdgeSaga,
@@ -28,18 +31,18 @@ pub async fn forget_marked(store: &Store) -> Result<(), Error> {
 pub(crate) async fn forget(store: &Store, edges: &EdgeSaga, user: UserId) -> Result<(), Error> {
     let from_user = |peer| Edge { from: user, to: peer };
     let to_user = |peer| Edge { from: peer, to: user };
-    while let Some(peers) = peers(store, List::Following, user).await? {
+    while let Some(peers) = peers(store, edges, List::Following, user).await? {
         edges.end_all(peers.into_iter().map(from_user)).await?;
     }
-    while let Some(peers) = peers(store, List::Followers, user).await? {
+    while let Some(peers) = peers(store, edges, List::Followers, user).await? {
         edges.end_all(peers.into_iter().map(to_user)).await?;
     }
-    while let Some(peers) = peers(store, List::Blocks, user).await? {
+    while let Some(peers) = peers(store, edges, List::Blocks, user).await? {
         for peer in peers {
             edges.unblock(from_user(peer), true).await?;
         }
     }
-    while let Some(peers) = peers(store, List::BlockedBy, user).await? {
+    while let Some(peers) = peers(store, edges, List::BlockedBy, user).await? {
         for peer in peers {
             edges.unblock(to_user(peer), true).await?;
         }
@@ -49,8 +52,20 @@ pub(crate) async fn forget(store: &Store, edges: &EdgeSaga, user: UserId) -> Res
     Ok(())
 }
 
-async fn peers(store: &Store, list: List, user: UserId) -> Result<Option<Vec<UserId>>, Error> {
+// Returns a page of a list, or `None` if it is empty. Fails while the database is behind.
+async fn peers(
+    store: &Store,
+    edges: &EdgeSaga,
+    list: List,
+    user: UserId,
+) -> Result<Option<Vec<UserId>>, Error> {
     let page = store.page(list, user, None, None, PAGE).await?;
     let peers = ids(&page.entries);
-    Ok((!peers.is_empty()).then_some(peers))
+    if peers.is_empty() {
+        return Ok(None);
+    }
+    let accounts = peers.iter().copied().chain([user]);
+    let partitions: BTreeSet<Partition> = accounts.map(UserId::partition).collect();
+    edges.check_recorder(&partitions).await?;
+    Ok(Some(peers))
 }

@@ -1,11 +1,18 @@
 //! Deleted accounts: all their edges end, also after crashes, and no new ones begin.
 
+use std::collections::BTreeSet;
+
 use microblog_proto::{common::ErrorReason, relation as pb};
-use microblog_relation::{Edge, List, Outcome, Targets, forget_marked};
-use microblog_testkit::{self as testkit, Topology};
+use microblog_record::WAITING_MAX;
+use microblog_relation::{Edge, Error, List, Outcome, Targets, forget_marked};
+use microblog_testkit::{self as testkit, Topology, eventually};
 use tonic::Code;
 
-use crate::support::{self, System, assert_rejected, id, user};
+use crate::support::{
+    self, PATIENCE, System, assert_rejected,
+    database::{Database, Record as _},
+    id, user,
+};
 
 #[tokio::test]
 async fn a_forgotten_account_has_no_edges_and_gets_none() {
@@ -83,4 +90,44 @@ async fn account_deletion_continues_after_a_crash() {
     let request = pb::BatchGetCountsRequest { user_ids: vec![id(1), id(2)] };
     let counts = client.clone().batch_get_counts(request).await.unwrap().into_inner().counts;
     assert!(counts.iter().all(|counts| counts.followers + counts.following == 0), "{counts:?}");
+}
+
+/// Otherwise the journal of the account's partition would exceed its limit, and the partition would be
+/// recovered.
+#[tokio::test]
+async fn account_deletion_waits_for_the_database() {
+    // More than a journal may have, with what two runs of the job end at the same time.
+    const FOLLOWERS: u64 = WAITING_MAX / 2 + 2_000;
+    const CALL: usize = 2_000;
+    let database = Database::postgres().await;
+    let system = System::start_with(Topology::Single, &[&database.flag()]).await;
+    let followers: Vec<u64> = (2..2 + FOLLOWERS).map(id).collect();
+    for followers in followers.chunks(CALL) {
+        let follow = |&follower_id| pb::Follow { follower_id, target_id: id(1) };
+        let request = pb::ImportFollowsRequest { follows: followers.iter().map(follow).collect() };
+        eventually("the follows are imported", PATIENCE, async || {
+            system.client.clone().import_follows(request.clone()).await.is_ok()
+        })
+        .await;
+    }
+    let partitions = BTreeSet::from([user(1).partition()]);
+    let journal = async || system.store.longest_journal(&partitions).await.unwrap();
+    eventually("the follows are recorded", PATIENCE, async || journal().await < 1_000).await;
+    let oldest = "SELECT oldest FROM change_feed_state";
+    let before = database.number(oldest).await;
+    assert!(before.is_some(), "there is a change feed");
+
+    let Database::Postgres(server) = &database else { unreachable!() };
+    server.kill();
+    let request = pb::ForgetUserRequest { user_id: id(1) };
+    system.client.clone().forget_user(request).await.unwrap();
+    let stopped = forget_marked(&system.store).await;
+    assert!(matches!(stopped, Err(Error::RecorderBehind)), "{stopped:?}");
+    let length = journal().await;
+    assert!((WAITING_MAX / 2..WAITING_MAX).contains(&length), "{length}");
+
+    server.restart().await;
+    system.converges().await;
+    assert_eq!(system.counts(id(1)).await, (0, 0, 0));
+    assert_eq!(database.number(oldest).await, before, "no partition was written anew");
 }

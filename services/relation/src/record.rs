@@ -18,8 +18,8 @@ use microblog_record::{
     Damaged, Database, Error as DatabaseError, ExistingPage, Migration, POSITIONS, RecordError,
     Recorder, Replace, RowKey, Tables, Work, WriteTransaction, change_feed,
     sql::{
-        ROWS_MAX, check_partition, key_behind, number, read, read_id, read_partition, rows,
-        statement,
+        ROWS_MAX, check_partition, key_behind, next_page, number, read, read_id, read_partition,
+        rows, statement,
     },
 };
 use sqlx::{Row as _, any::AnyRow};
@@ -375,19 +375,22 @@ impl Restore<'_> {
     }
 
     async fn restore_deletions(&self) -> Result<(), RecordError> {
-        let all = "SELECT account, since FROM deleted_accounts WHERE partition = $1";
-        let work = async {
-            let query = sqlx::query(all).bind(i64::from(self.partition.number()));
-            query.fetch_all(self.database.writers()).await
-        };
-        let rows = self.database.write("SELECT deleted_accounts", work).await?;
-        let deletion = |row: &AnyRow| {
-            let user = read_id(row, 0, UserId::new)?;
-            check_partition(self.partition, user.partition())?;
-            Ok((user, read_id(row, 1, Stamp::new)?.get()))
-        };
-        for (user, since) in self.damaged.decode("deleted_accounts", 1, &rows, deletion) {
-            self.store.restore_deletion(user, since).await?;
+        const DELETIONS: &str = "SELECT account, since FROM deleted_accounts \
+            WHERE partition = $1 AND account > $2 ORDER BY account LIMIT $3";
+        let mut next = Some(i64::MIN);
+        while let Some(after) = next {
+            let query = sqlx::query(DELETIONS).bind(i64::from(self.partition.number()));
+            let query = query.bind(after).bind(PAGE as i64);
+            let work = async { query.fetch_all(self.database.writers()).await };
+            let rows = self.database.write("SELECT deleted_accounts", work).await?;
+            next = next_page(&rows, PAGE);
+            let deletion = |row: &AnyRow| {
+                let user = read_id(row, 0, UserId::new)?;
+                check_partition(self.partition, user.partition())?;
+                Ok((user, read_id(row, 1, Stamp::new)?.get()))
+            };
+            let deletions = self.damaged.decode("deleted_accounts", 1, &rows, deletion);
+            self.store.restore_deletions(&deletions).await?;
         }
         Ok(())
     }

@@ -16,14 +16,19 @@ impl Store {
         self.keyspace.call(call).await
     }
 
-    /// Restores a deleted account, by the stamp of its deletion.
-    pub(crate) async fn restore_deletion(&self, user: UserId, since: u64) -> Result<(), Error> {
-        let call = Call::new("relation_restore_deletion")
-            .key(keys::forgotten(user.partition()))
-            .key(keys::forgetting(user.partition()))
-            .arg(user.get())
-            .arg(since);
-        self.keyspace.call(call).await
+    /// Restores deleted accounts, by the stamps of their deletion. All are sent together.
+    pub(crate) async fn restore_deletions(&self, deletions: &[(UserId, u64)]) -> Result<(), Error> {
+        let call = |&(user, since): &(UserId, u64)| {
+            let partition = user.partition();
+            let call = Call::new("relation_restore_deletion")
+                .key(keys::forgotten(partition))
+                .key(keys::forgetting(partition))
+                .arg(user.get())
+                .arg(since);
+            (partition, call)
+        };
+        let answers = self.call_in_batches(deletions, |_| 1, call).await?;
+        answers.into_iter().try_for_each(|answer| decode::<u64>(answer).map(drop))
     }
 
     /// Writes source edges of a partition where Redis has older ones or none, and adds them to the

@@ -713,3 +713,32 @@ async fn a_database_from_an_older_copy_is_written_anew() {
         database.has(&[((FOLLOWS, id(1), id(2)), true), ((FOLLOWS, id(1), id(3)), true)]).await;
     }
 }
+
+#[tokio::test]
+async fn all_deletions_of_a_partition_are_restored() {
+    // More than a page.
+    const DELETIONS: u64 = 2_100;
+    for database in Database::both().await {
+        let system = System::start_with(Topology::Single, &[&database.flag()]).await;
+        settle(&system, &database, 2).await;
+        let partition = user(1).partition();
+        let number = u64::from(partition.number());
+        let account = |n: u64| (n << 12) + number * 4;
+        let rows = (1_000..1_000 + DELETIONS).map(|n| format!("({}, {number}, 4, 1)", account(n)));
+        let insert = format!(
+            "INSERT INTO deleted_accounts (account, partition, since, complete) VALUES {}",
+            rows.collect::<Vec<_>>().join(", ")
+        );
+        let mut connection = AnyConnection::connect(&database.url()).await.unwrap();
+        sqlx::query(sqlx::AssertSqlSafe(insert)).execute(&mut connection).await.unwrap();
+        let key = format!("rel:{{{partition}}}:journal");
+        let mut admin = support::admin_of(&system.redis, &key).await;
+        let () = redis::cmd("DEL").arg(key).query_async(&mut admin).await.unwrap();
+        eventually("the deletions are restored", PATIENCE, async || {
+            let count = redis::cmd("SCARD").arg(format!("rel:{{{partition}}}:forgotten")).take();
+            let count: u64 = count.query_async(&mut admin).await.unwrap();
+            count == DELETIONS
+        })
+        .await;
+    }
+}

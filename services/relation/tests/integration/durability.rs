@@ -1,7 +1,10 @@
 //! Durability levels: an acknowledged change survives what its level states, and a change that may
 //! not survive it is not acknowledged.
 
-use std::time::{Duration, Instant};
+use std::{
+    cell::Cell,
+    time::{Duration, Instant},
+};
 
 use futures::future::join_all;
 use microblog_chassis::Worker;
@@ -194,8 +197,9 @@ async fn two_processes_acknowledge_changes_of_the_same_partition() {
 async fn an_emptied_redis_has_lost_nothing_that_was_recorded() {
     for database in Database::both().await {
         let system = start(Topology::Single, &database, RECORDED).await;
+        let count = Cell::new(0);
         let flush = async {
-            tokio::time::sleep(Duration::from_millis(300)).await;
+            eventually("changes are acknowledged", PATIENCE, async || count.get() >= 32).await;
             let mut admin = system.redis.nodes()[0].admin().await;
             redis::cmd("FLUSHALL").exec_async(&mut admin).await.unwrap();
         };
@@ -204,7 +208,10 @@ async fn an_emptied_redis_has_lost_nothing_that_was_recorded() {
             let mut followed = Vec::new();
             for to in 200.. {
                 match system.follow(id(from), id(to)).await {
-                    Ok(_) => followed.push((FOLLOWS, id(from), id(to))),
+                    Ok(_) => {
+                        count.set(count.get() + 1);
+                        followed.push((FOLLOWS, id(from), id(to)));
+                    }
                     Err(status) => {
                         let rejected = Err::<(), _>(status);
                         assert_rejected(rejected, Code::Unavailable, ErrorReason::Recovering);

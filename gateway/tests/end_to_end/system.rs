@@ -23,6 +23,9 @@ use crate::call_recorder::CallRecorder;
 
 pub(crate) const PASSWORD: &str = "correct horse battery";
 
+/// The accounts or follows of one import: a call has a deadline, also on a busy machine.
+const IMPORTED_AT_ONCE: usize = 1_000;
+
 /// Which background jobs run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Jobs {
@@ -148,7 +151,7 @@ impl System {
     pub(crate) async fn crowd(&self, prefix: &str, size: usize) -> Vec<u64> {
         let names: Vec<String> = (0..size).map(|i| format!("{prefix}{i}")).collect();
         let mut ids = Vec::new();
-        for names in names.chunks(5_000) {
+        for names in names.chunks(IMPORTED_AT_ONCE) {
             let request = user::ImportUsersRequest {
                 names: names.to_vec(),
                 email_domain: "example.org".to_owned(),
@@ -162,11 +165,13 @@ impl System {
     /// Creates follows from (follower, target) pairs.
     pub(crate) async fn follows(&self, follows: impl IntoIterator<Item = (u64, u64)>) {
         let follow = |(follower_id, target_id)| relation::Follow { follower_id, target_id };
-        let request =
-            relation::ImportFollowsRequest { follows: follows.into_iter().map(follow).collect() };
-        let expected = request.follows.len() as u64;
-        let response = self.relation().import_follows(request).await.unwrap().into_inner();
-        assert_eq!(response.created, expected);
+        let follows: Vec<_> = follows.into_iter().map(follow).collect();
+        let mut created = 0;
+        for follows in follows.chunks(IMPORTED_AT_ONCE) {
+            let request = relation::ImportFollowsRequest { follows: follows.to_vec() };
+            created += self.relation().import_follows(request).await.unwrap().into_inner().created;
+        }
+        assert_eq!(created, follows.len() as u64);
     }
 
     /// Returns a page of an account's followers, as a viewer sees it.

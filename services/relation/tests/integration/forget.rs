@@ -78,9 +78,8 @@ async fn account_deletion_continues_after_a_crash() {
     let args = ["--redis-url", url.as_str()];
     let process = testkit::Process::start(program, &args).await;
     let client = support::client(&process.address()).await;
-    let follows = (2..20_000).map(|n| pb::Follow { follower_id: id(n), target_id: id(1) });
-    let request = pb::ImportFollowsRequest { follows: follows.collect() };
-    client.clone().import_follows(request).await.unwrap();
+    let follows: Vec<_> = (2..20_000).map(|n| (id(n), id(1))).collect();
+    support::import(&client, &follows).await;
     client.clone().forget_user(pb::ForgetUserRequest { user_id: id(1) }).await.unwrap();
     process.kill9();
 

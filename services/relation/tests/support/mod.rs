@@ -141,28 +141,32 @@ impl System {
         (counts.following, counts.followers, counts.mutuals)
     }
 
-    /// Imports follows, some thousands in each call: a call has a deadline, also on a busy machine.
+    /// Imports follows.
     pub(crate) async fn import(&self, follows: &[(u64, u64)]) -> pb::ImportFollowsResponse {
-        let mut sum = pb::ImportFollowsResponse::default();
-        for follows in follows.chunks(10_000) {
-            let follow = |&(follower_id, target_id)| pb::Follow { follower_id, target_id };
-            let request =
-                pb::ImportFollowsRequest { follows: follows.iter().map(follow).collect() };
-            let imported = self.client.clone().import_follows(request).await.unwrap().into_inner();
-            sum.created += imported.created;
-            sum.unchanged += imported.unchanged;
-            sum.rejected_self += imported.rejected_self;
-            sum.rejected_blocked += imported.rejected_blocked;
-            sum.rejected_limit += imported.rejected_limit;
-            sum.rejected_forgotten += imported.rejected_forgotten;
-        }
-        sum
+        import(&self.client, follows).await
     }
 
     /// Waits until the outbox is empty and all invariants hold.
     pub(crate) async fn converges(&self) {
         converges(&self.client).await;
     }
+}
+
+/// Imports follows, a thousand in each call: a call has a deadline, also on a busy machine.
+pub(crate) async fn import(client: &Client, follows: &[(u64, u64)]) -> pb::ImportFollowsResponse {
+    let mut sum = pb::ImportFollowsResponse::default();
+    for follows in follows.chunks(1_000) {
+        let follow = |&(follower_id, target_id)| pb::Follow { follower_id, target_id };
+        let request = pb::ImportFollowsRequest { follows: follows.iter().map(follow).collect() };
+        let imported = client.clone().import_follows(request).await.unwrap().into_inner();
+        sum.created += imported.created;
+        sum.unchanged += imported.unchanged;
+        sum.rejected_self += imported.rejected_self;
+        sum.rejected_blocked += imported.rejected_blocked;
+        sum.rejected_limit += imported.rejected_limit;
+        sum.rejected_forgotten += imported.rejected_forgotten;
+    }
+    sum
 }
 
 /// Waits until a service accepts calls.

@@ -1,11 +1,13 @@
 //! Test harness of `microblog up`, and of the other commands on it, as real processes.
 
 use std::{
+    collections::HashSet,
     fs::{self, File},
-    io::Write as _,
-    net::TcpListener,
+    io::{self, Write as _},
+    net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
+    sync::{LazyLock, Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -16,6 +18,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use tokio::net::TcpSocket;
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_microblog");
 
@@ -223,9 +226,20 @@ pub(crate) fn wait_until_exited(pid: Pid) {
     });
 }
 
-/// Returns the first of ten free ports of 127.0.0.1, below the ephemeral port range.
+/// Returns the first of ten free ports of 127.0.0.1, below the ports of the testkit's stores. It
+/// returns each only once per process: a stopped launcher may start again on its ports.
 pub(crate) fn free_ports() -> u16 {
-    let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-    let mut bases = std::iter::repeat_with(|| rand::random_range(1_000..3_200) * 10);
-    bases.find(|&base| (base..base + 10).all(free)).unwrap()
+    static USED: LazyLock<Mutex<HashSet<u16>>> = LazyLock::new(Mutex::default);
+    let mut used = USED.lock().unwrap_or_else(PoisonError::into_inner);
+    let are_free =
+        |base: &u16| used.insert(*base) && (*base..*base + 10).all(|port| can_bind(port).is_ok());
+    let bases = std::iter::repeat_with(|| rand::random_range(1_000..1_600) * 10);
+    bases.take(1000).find(are_free).unwrap()
+}
+
+// Does not listen: a launcher that starts meanwhile could not use the port.
+fn can_bind(port: u16) -> io::Result<()> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
 }

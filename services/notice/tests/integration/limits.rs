@@ -1,5 +1,7 @@
 //! Limits: of the acts of a notice, of the notices and mentions of an account, and of the work.
 
+use std::cell::Cell;
+
 use futures::{StreamExt as _, stream};
 use microblog_proto::notice::{self as pb, NoticeKind};
 use microblog_testkit::{CostMeter, Topology, eventually};
@@ -114,16 +116,18 @@ async fn likes_that_come_together_are_applied_together() {
     system.stop().await;
     each(0..LIKES, |n| system.like(id(10 + n), post)).await;
     let mut meter = CostMeter::new(&system.redis.nodes()[0]).await;
+    let reads = Cell::new(0);
     let cost = meter
         .cost_once(async || {
             system.restart().await;
             eventually("the likes are applied", PATIENCE, async || {
+                reads.set(reads.get() + 1);
                 let [notice] = &system.notices(ann).await[..] else { return false };
                 notice.acts.len() as u64 + notice.earlier == LIKES
             })
             .await;
         })
         .await;
-    // Some for each thousand; reads of this test, probes and claims come on top.
-    assert!(cost.commands["fcall"] < LIKES / 5, "{:?}", cost.commands);
+    // Some for each thousand; probes and claims come on top. Each read of this test is one more.
+    assert!(cost.commands["fcall"] - reads.get() < LIKES / 5, "{:?}", cost.commands);
 }

@@ -514,10 +514,10 @@ async fn reads_of_a_cluster_see_acknowledged_writes(
         }
     };
     let changing = async {
-        // Until all primaries are tracked.
-        tokio::time::sleep(Duration::from_secs(2)).await;
-        let tracking = tracking_clients(cluster).await;
-        assert_eq!(tracking, 3, "connections are tracked");
+        eventually("connections are tracked", PATIENCE, async || {
+            tracking_clients(cluster).await == 3
+        })
+        .await;
         change(&keyspace).await;
         tokio::time::sleep(Duration::from_secs(3)).await;
         stop.store(true, Ordering::Relaxed);

@@ -305,8 +305,14 @@ async fn likes_and_comments_are_erased_by_a_repeatedly_killed_eraser() {
                 }
                 Err(_) => cut_off += 1,
             }
+            let left = support::being_erased(&system.client).await;
+            if left == 0 {
+                // It was cut off after its last step, or before it deleted the run.
+                Eraser::new(tiered.clone(), Duration::ZERO).run_once().await.unwrap();
+                break;
+            }
             // It may be cut off between the ends of the two.
-            assert!((1..=2).contains(&support::being_erased(&system.client).await));
+            assert!((1..=2).contains(&left));
         }
         assert!(cut_off > 3, "it was cut off {cut_off} times");
         assert_eq!(system.store.forgetting().await.unwrap(), []);

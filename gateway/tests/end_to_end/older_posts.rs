@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use microblog_proto::gateway;
-use microblog_testkit::eventually;
+use microblog_testkit::{eventually, next_millisecond};
 
 use crate::{
     system::{Member, System, by_id},
@@ -123,6 +123,7 @@ async fn with_a_prolific_friend(system: &System) -> (Member, Member, Vec<u64>, V
     }
     let mut few = system.publish_many(&carl, vec!["one of few".to_owned(); 60]).await;
     few.reverse();
+    next_millisecond().await;
     let many = system.publish_many(&bob, vec!["one of many".to_owned(); 810]).await;
     (ann, bob, few, many)
 }
@@ -246,6 +247,7 @@ async fn posts_of_many_followings_with_maximum_texts_are_all_shown_once() {
         let member = Member { id, token: String::new() };
         all.extend(system.publish_many(&member, vec![tags(i)]).await);
     }
+    next_millisecond().await;
     all.extend(system.publish_many(&bob, vec!["the newest".to_owned()]).await);
     all.sort_unstable_by(|a, b| b.cmp(a));
     // All posts in the timeline service are deleted.

@@ -133,8 +133,7 @@ mod tests {
             sleep(Duration::from_millis(1)).await;
             Err(Status::unavailable("unavailable"))
         };
-        let measured =
-            run_for(LoadModel::Closed(2), Duration::from_millis(20), "calls", step).await;
+        let measured = run_for(LoadModel::Closed(2), Duration::from_secs(1), "calls", step).await;
         let outcome = ScenarioResult::new("home".to_owned(), &measured, Usage::default());
         assert!(outcome.latency_us.is_none());
         let text = outcome.table();

@@ -317,16 +317,20 @@ async fn a_snapshot_and_the_changes_after_it_lead_to_what_exists() {
     // The readers are interrupted at any moment.
     select(Box::pin(change(4..8)), Box::pin(read)).await;
     let expected = existing(&system, &members).await;
-    for reader in [&mut from_begin, &mut from_snapshot] {
-        let kinds = [ChangeKind::Follow, ChangeKind::Mute, ChangeKind::Post];
-        eventually("the reader has all changes", PATIENCE, async || {
-            reader.read(SERVICES).await;
-            kinds.map(|kind| reader.state.of(kind)) == expected
-        })
-        .await;
-    }
+    let kinds = [ChangeKind::Follow, ChangeKind::Mute, ChangeKind::Post];
     let mut latest = Reader::new(&callers);
-    latest.snapshot().await;
+    eventually("the readers and a snapshot have all changes", PATIENCE, async || {
+        from_begin.read(SERVICES).await;
+        from_snapshot.read(SERVICES).await;
+        latest.snapshot().await;
+        let is_latest = |reader: &Reader| {
+            ALL.iter().all(|&kind| reader.state.of(kind) == latest.state.of(kind))
+        };
+        kinds.map(|kind| latest.state.of(kind)) == expected
+            && is_latest(&from_begin)
+            && is_latest(&from_snapshot)
+    })
+    .await;
     for reader in [from_begin, from_snapshot] {
         for kind in ALL {
             assert_eq!(reader.state.of(kind), latest.state.of(kind), "{kind:?}");

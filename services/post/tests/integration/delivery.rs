@@ -216,12 +216,18 @@ async fn an_undeliverable_post_does_not_delay_others() {
 #[tokio::test]
 async fn a_hanging_timeline_service_delays_a_limited_number_of_callers() {
     let system = System::start(Single).await;
+    let publish = async || {
+        let began = Instant::now();
+        let made = join_all((1..=600).map(|n| system.create(id(n), "published"))).await;
+        let made: Vec<_> = made.into_iter().map(|post| post.unwrap().id).collect();
+        (made, began.elapsed())
+    };
+    let (_, usual) = publish().await;
     system.timelines.answer(Mode::Hanging);
-    let began = Instant::now();
+    let (made, took) = publish().await;
     // If each waited for a second, 100 at a time on one connection, it would take six.
-    let made = join_all((1..=600).map(|n| system.create(id(n), "published"))).await;
-    let made: Vec<_> = made.into_iter().map(|post| post.unwrap().id).collect();
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    let within = Duration::from_secs(5).max(usual * 2);
+    assert!(took < within, "{took:?}, and {usual:?} without a wait");
     system.get(made[0], 0).await.unwrap();
 
     let before = system.timelines.deliveries().len();

@@ -3,12 +3,13 @@
 
 use std::{
     collections::HashSet,
+    iter,
     time::{Duration, Instant},
 };
 
 use futures::{StreamExt as _, stream};
 use microblog_proto::gateway;
-use microblog_testkit::redis::cmd;
+use microblog_testkit::{PATIENCE, redis::cmd};
 
 use crate::{
     actions::request_id,
@@ -25,6 +26,16 @@ const POSTS: usize = 600;
 /// Concurrent calls: fewer in later rounds, so that one is fast even on a busy machine; and always
 /// more than may wait for an unresponsive timeline service.
 const UNDER_WAY: [usize; 12] = [400, 300, 200, 150, 100, 100, 100, 100, 100, 100, 100, 100];
+
+/// The time in which more rounds like the last one begin.
+const ROUNDS_WITHIN: Duration = PATIENCE.saturating_mul(3);
+
+/// Returns the number of each round, and its concurrent calls.
+fn rounds() -> impl Iterator<Item = (usize, usize)> {
+    let began = Instant::now();
+    let more = iter::repeat(100).take_while(move |_| began.elapsed() < ROUNDS_WITHIN);
+    UNDER_WAY.into_iter().chain(more).enumerate()
+}
 
 /// Publishes with this many concurrent calls. Returns the posts of each author, if all calls
 /// returned before the delivery timeout: otherwise, the guarantee leaves them to the sweeper.
@@ -72,7 +83,7 @@ async fn authors(system: &System, round: usize) -> Vec<Member> {
 #[tokio::test]
 async fn an_acknowledged_post_is_in_its_authors_timeline_under_load() {
     let system = System::start().await;
-    for (round, under_way) in UNDER_WAY.into_iter().enumerate() {
+    for (round, under_way) in rounds() {
         let authors = authors(&system, round).await;
         if let Some(made) = publish(&system, &authors, under_way).await {
             assert_eq!(missing(&system, &authors, &made).await, 0, "{under_way} at a time");
@@ -85,7 +96,7 @@ async fn an_acknowledged_post_is_in_its_authors_timeline_under_load() {
 #[tokio::test]
 async fn an_acknowledged_post_is_in_its_authors_timeline_after_redis_stops_briefly() {
     let system = System::start().await;
-    for (round, under_way) in UNDER_WAY.into_iter().enumerate() {
+    for (round, under_way) in rounds() {
         let authors = authors(&system, round).await;
         let mut admin = system.store.nodes()[0].admin().await;
         let pause = async {

@@ -22,8 +22,13 @@ fn the_commands_under_try_it_work() {
     let directory = tempfile::tempdir().unwrap();
     let launcher = Launcher::start(&directory.path().join("data"), &[]);
     let commands = commands("README.md");
+    // Publish may return before the post is in the timelines of followers.
+    let count = commands.lines().find(|line| line.contains(" CountNew ")).unwrap();
+    let is_one = format!(r#"{count} | grep -q '"count":1}}'"#);
+    let wait = format!("for _ in $(seq 600); do {is_one} && break; sleep 0.1; done");
     // The stream would not end.
     let script = commands
+        .replace(count, &format!("{wait}\n{count}"))
         .replace("call WatchHome", "call WatchHome & watch=$!; sleep 3; kill $watch")
         .replace("target/quick/microblog", PROGRAM)
         .replace("http://127.0.0.1:50050", &launcher.url(0));

@@ -102,23 +102,22 @@ impl Batch {
         Self { items: indices.iter().map(|&index| self.items[index].clone()).collect() }
     }
 
-    /// Returns the results in the replies, and what they rely on; the first error reply as an error.
+    /// Returns the result in each reply, or its error reply as an error. Adds to `relevant` what the
+    /// results rely on, as they are taken.
     pub(crate) fn results(
         &self,
         replies: Vec<Value>,
         seen: &SeenVersions,
-    ) -> Result<(Vec<Value>, Vec<RelevantChange>), Error> {
-        let mut relevant = Vec::new();
-        let result = |(item, reply): (&Item, Value)| match &item.request {
+        relevant: &mut Vec<RelevantChange>,
+    ) -> impl Iterator<Item = Result<Value, Error>> {
+        self.items.iter().zip(replies).map(move |(item, reply)| match &item.request {
             Request::Query(_) => check(reply),
             Request::Call(call) => {
                 let (result, change) = call.result(reply, seen)?;
                 relevant.extend(change);
                 check(result)
             }
-        };
-        let results = self.items.iter().zip(replies).map(result).collect::<Result<_, _>>()?;
-        Ok((results, relevant))
+        })
     }
 
     /// Sends all commands and returns the replies in the order added, which may be error replies.
@@ -155,5 +154,33 @@ async fn send_pipeline(
         Ok(replies)
     } else {
         Err(Error::malformed("a pipeline has fewer or more replies than commands"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_reply_leaves_the_other_results_and_what_they_rely_on() {
+        let (seen, partition) = (SeenVersions::new(PartitionStates::default()), Partition::new(7));
+        seen.set_waits();
+        let mut batch = Batch::new();
+        for _ in 0..3 {
+            batch.call(partition, Call::new("f").journal(partition, "j".into()).key("a"));
+        }
+        let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let done = |version| Value::Array(vec![Value::Int(5), bulk(version), bulk("like 1 2")]);
+        let wrong = redis::parse_redis_value(b"-WRONGTYPE another type\r\n").unwrap();
+        let (replies, mut relevant) = (vec![done("3-7"), wrong, done("3-8")], Vec::new());
+        let results: Vec<_> = batch.results(replies, &seen, &mut relevant).collect();
+        assert_eq!(results.len(), 3);
+        for result in [&results[0], &results[2]] {
+            assert_eq!(result.as_ref().unwrap(), &Value::Int(5));
+        }
+        assert_eq!(results[1].as_ref().unwrap_err().code(), Some("WRONGTYPE"));
+        let versions = relevant.into_iter().map(|relevant| relevant.change.unwrap().version);
+        assert_eq!(versions.map(|at| at.to_string()).collect::<Vec<_>>(), ["3-7", "3-8"]);
+        assert_eq!(seen.arguments(partition, false), [3, 8, 0]);
     }
 }

@@ -201,6 +201,19 @@ impl Keyspace {
         })
     }
 
+    /// Sends a batch likewise. An error reply fails its own command alone.
+    pub fn send_each(
+        &self,
+        batch: Batch,
+    ) -> BoxFuture<'_, Result<Vec<Result<Value, Error>>, Error>> {
+        Box::pin(async move {
+            let admitted = self.admit(|states| batch.check(states)).await?;
+            let replies = self.inner.send_each(batch).await?;
+            self.confirm(admitted)?;
+            Ok(replies)
+        })
+    }
+
     /// Returns the name of the keyspace, which is that of its library.
     pub(crate) fn name(&self) -> &'static str {
         self.shared_pool().round_trip_metrics().keyspace()
@@ -283,6 +296,22 @@ impl Inner {
     }
 
     async fn send(&self, batch: Batch) -> Result<Vec<Value>, Error> {
+        let (replies, mut relevant) = (self.replies(&batch).await?, Vec::new());
+        let results = batch.results(replies, &self.seen_versions, &mut relevant);
+        let results = results.collect::<Result<_, _>>()?;
+        self.wait(relevant).await?;
+        Ok(results)
+    }
+
+    async fn send_each(&self, batch: Batch) -> Result<Vec<Result<Value, Error>>, Error> {
+        let (replies, mut relevant) = (self.replies(&batch).await?, Vec::new());
+        let results = batch.results(replies, &self.seen_versions, &mut relevant).collect();
+        self.wait(relevant).await?;
+        Ok(results)
+    }
+
+    // Returns the replies to a batch, which may be error replies.
+    async fn replies(&self, batch: &Batch) -> Result<Vec<Value>, Error> {
         let load_count = self.load_count.load(Ordering::Acquire);
         let seen = &self.seen_versions;
         let mut replies = batch.send(&self.shared, &self.library, seen).await?;
@@ -296,9 +325,7 @@ impl Inner {
                 replies[index] = reply;
             }
         }
-        let (results, relevant) = batch.results(replies, seen)?;
-        self.wait(relevant).await?;
-        Ok(results)
+        Ok(replies)
     }
 
     // Loads the library unless another call has loaded it since `load_count` was read. Ends within
@@ -410,6 +437,7 @@ mod tests {
         check(keyspace.query::<u64>(Cmd::new()));
         check(keyspace.call::<u64>(call));
         check(keyspace.send(batch));
+        check(keyspace.send_each(Batch::new()));
         check(keyspace.page("key", range));
         check(keyspace.dedicated_connection("key"));
     }

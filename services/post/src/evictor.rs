@@ -202,7 +202,9 @@ impl Evictor {
         if !self.record(partition).await? {
             return Ok(None);
         }
-        let archived = self.archived(ids).await?;
+        // Not those without a mark, which may be damaged: they would fail the read.
+        let to_compare: Vec<_> = marked.iter().chain(&others).map(|&(id, _)| id).collect();
+        let archived = self.archived(&to_compare).await?;
         marked.retain(|(id, _)| archived.contains(id));
         others.retain(|(id, _)| archived.contains(id));
         if self.evict_after_backup {

@@ -35,6 +35,29 @@ pub(super) fn malformed(what: &'static str) -> keyspace::Error {
     keyspace::Error::Malformed(what.into())
 }
 
+/// Returns the result of a job's step for one post. If the data of the post are damaged, logs that and
+/// returns the default: the post must not stop the job for the others.
+pub(super) fn skip_damaged<T: Default>(
+    id: PostId,
+    result: Result<T, keyspace::Error>,
+) -> Result<T, keyspace::Error> {
+    match result {
+        Err(error) if is_of_data(&error) => {
+            let error = &error as &dyn std::error::Error;
+            tracing::error!(post = id.get(), error, "a job skips a damaged post");
+            Ok(T::default())
+        }
+        result => result,
+    }
+}
+
+// Returns whether an error is due to the type of a key (WRONGTYPE) or a value in it (ERR). The causes of
+// others, such as missing permissions, concern all posts.
+fn is_of_data(error: &keyspace::Error) -> bool {
+    let is_malformed = matches!(error, keyspace::Error::Malformed(_));
+    is_malformed || matches!(error.code(), Some("WRONGTYPE" | "ERR"))
+}
+
 /// The outcome of a step, numbered as in `functions.lua`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
@@ -69,5 +92,29 @@ impl Outcome {
     /// Returns the error for an outcome that the step cannot have.
     pub(super) fn unexpected(self) -> keyspace::Error {
         keyspace::Error::Malformed(format!("unexpected outcome: {self:?}").into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use microblog_keyspace::redis;
+
+    use super::*;
+
+    #[test]
+    fn only_errors_of_a_post_are_skipped() {
+        let id = PostId::new(4096).unwrap();
+        let skipped = |reply: &str| {
+            let value = redis::parse_redis_value(format!("-{reply}\r\n").as_bytes()).unwrap();
+            let error = value.extract_error().unwrap_err().into();
+            skip_damaged(id, Err::<u64, keyspace::Error>(error)).is_ok_and(|result| result == 0)
+        };
+        assert!(skipped("WRONGTYPE Operation against a key"));
+        assert!(skipped("ERR hash value is not an integer"));
+        for reply in ["NOPERM User u has no permissions", "OOM full", "LOADING", "RECOVERING x"] {
+            assert!(!skipped(reply), "{reply}");
+        }
+        assert!(skip_damaged(id, Err::<u64, _>(malformed("outcome"))).is_ok());
+        assert_eq!(skip_damaged(id, Ok(7)).unwrap(), 7);
     }
 }

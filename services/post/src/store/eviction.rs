@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::{
     Store,
-    decode::{Outcome, post, stamp},
+    decode::{Outcome, post, skip_damaged, stamp},
     posts::{ARCHIVE_MARKER, is_liked, liked},
 };
 use crate::keys;
@@ -119,8 +119,8 @@ impl Store {
         Ok(ids.into_iter().filter_map(PostId::new).collect())
     }
 
-    /// Sets the eviction marks of posts. Returns the marks; `None` for posts that cannot be
-    /// evicted.
+    /// Sets the eviction marks of posts. Returns the marks; `None` for posts that cannot be evicted,
+    /// such as damaged ones.
     pub async fn mark_for_eviction(&self, ids: &[PostId]) -> Result<Vec<Option<u64>>, Error> {
         let mut batch = Batch::with_capacity(ids.len());
         for &id in ids {
@@ -134,16 +134,16 @@ impl Store {
                 .arg(id.get());
             batch.call(partition, call);
         }
-        let mark = |answer| {
-            let (done, mark): (i64, i64) = decode(answer)?;
+        let mark = |answer: Result<Value, Error>| {
+            let (done, mark): (i64, i64) = decode(answer?)?;
             match Outcome::read(done)? {
                 Outcome::Done => Ok(Some(stamp(mark)?)),
                 Outcome::Unchanged | Outcome::NotFound => Ok(None),
                 other => Err(other.unexpected()),
             }
         };
-        let marks = ids.iter().zip(self.keyspace.send(batch).await?);
-        marks.map(|(&id, answer)| skip_malformed(id, mark(answer))).collect()
+        let marks = ids.iter().zip(self.keyspace.send_each(batch).await?);
+        marks.map(|(&id, answer)| skip_damaged(id, mark(answer))).collect()
     }
 
     /// Evicts posts whose marks are still set. Returns which were evicted: none while a fence
@@ -162,9 +162,10 @@ impl Store {
                 .arg(mark);
             batch.call(partition, call);
         }
-        let is_done = |answer| Ok(Outcome::read(decode(answer)?)? == Outcome::Done);
-        let done = marked.iter().zip(self.keyspace.send(batch).await?);
-        done.map(|(&(id, _), answer)| skip_malformed(id, is_done(answer))).collect()
+        let is_done =
+            |answer: Result<Value, Error>| Ok(Outcome::read(decode(answer?)?)? == Outcome::Done);
+        let done = marked.iter().zip(self.keyspace.send_each(batch).await?);
+        done.map(|(&(id, _), answer)| skip_damaged(id, is_done(answer))).collect()
     }
 
     /// Returns the posts whose marks are older than their scores, with their marks: they were
@@ -180,11 +181,12 @@ impl Store {
             let score = cmd("ZSCORE").arg(keys::evictable(partition)).arg(id.get()).take();
             batch.query(partition, score);
         }
-        let mut answers = self.keyspace.send(batch).await?.into_iter();
+        let mut answers = self.keyspace.send_each(batch).await?.into_iter();
+        let mut next = || answers.next().unwrap_or(Ok(Value::Nil));
         let mut recorded = Vec::new();
         for &id in ids {
-            let mut next = || answers.next().unwrap_or(Value::Nil);
-            let (mark, score): (Option<u64>, Option<f64>) = (decode(next())?, decode(next())?);
+            let mark: Option<u64> = skip_damaged(id, next().and_then(decode))?;
+            let score: Option<f64> = decode(next()?)?;
             recorded.extend(mark.filter(|&mark| score > Some(mark as f64)).map(|mark| (id, mark)));
         }
         Ok(recorded)
@@ -211,7 +213,12 @@ impl Store {
             batch.query(id.partition(), cmd("HDEL").arg(keys::post(id)).arg("m").take());
             batch.call(id.partition(), set_score(id, until));
         }
-        self.keyspace.send(batch).await?;
+        let mut answers = self.keyspace.send_each(batch).await?.into_iter();
+        let mut next = || answers.next().unwrap_or(Ok(Value::Nil)).map(drop);
+        for &id in ids {
+            skip_damaged(id, next())?;
+            next()?;
+        }
         Ok(())
     }
 
@@ -268,18 +275,6 @@ impl Store {
         }
         let is_there = |answer| Ok(!matches!(decode::<Value>(answer)?, Value::Nil));
         self.keyspace.send(batch).await?.into_iter().map(is_there).collect()
-    }
-}
-
-// A post that fails must not keep the others in Redis.
-fn skip_malformed<T: Default>(id: PostId, result: Result<T, Error>) -> Result<T, Error> {
-    match result {
-        Err(error @ (Error::Refused { .. } | Error::Malformed(_))) => {
-            let error = &error as &dyn std::error::Error;
-            tracing::error!(post = id.get(), error, "eviction of a post failed");
-            Ok(T::default())
-        }
-        result => result,
     }
 }
 

@@ -7,6 +7,7 @@ use microblog_testkit::redis::cmd;
 
 use crate::{
     aging::{Aging, on_both},
+    damaged::damage,
     support::{
         self,
         archives::{ArchiveServer, connect, execute},
@@ -16,6 +17,7 @@ use crate::{
 
 on_both! {
     posts_wait_for_a_backup
+    a_damaged_post_does_not_hold_back_others_that_a_backup_has
 }
 
 const AUTHOR: u64 = id(1);
@@ -41,11 +43,17 @@ async fn let_time_pass(aging: &Aging, post: u64) {
     assert_eq!(add.query_async::<u64>(&mut admin).await.unwrap(), 1);
 }
 
-async fn posts_wait_for_a_backup(archives: &ArchiveServer) {
+/// Starts a service whose posts leave Redis only after a backup, except the newest of each author.
+async fn start(archives: &ArchiveServer) -> Aging {
     let mut aging = Aging::start(archives, 1).await;
     aging.config.archive.evict_after_backup = true;
     let (store, archive) = (aging.system.store.clone(), aging.archive.clone());
     aging.evictor = Evictor::new(store, archive, aging.recorder.clone(), &aging.config.archive);
+    aging
+}
+
+async fn posts_wait_for_a_backup(archives: &ArchiveServer) {
+    let aging = start(archives).await;
     let system = &aging.system;
     let mut posts = Vec::new();
     for text in ["first", "second", "newest"] {
@@ -77,4 +85,20 @@ async fn posts_wait_for_a_backup(archives: &ArchiveServer) {
         assert_eq!(system.get(post, 0).await.unwrap().likes, likes);
     }
     aging.is_sound().await;
+}
+
+async fn a_damaged_post_does_not_hold_back_others_that_a_backup_has(archives: &ArchiveServer) {
+    let aging = start(archives).await;
+    let mut posts = Vec::new();
+    for text in ["damaged", "whole", "newest"] {
+        posts.push(aging.system.create(AUTHOR, text).await.unwrap().id);
+    }
+    aging.archive().await;
+    damage(&aging, "post", posts[0]).await;
+    let evictions = aging.age(&[AUTHOR]).await;
+    assert_eq!((evictions.evictable, evictions.evicted), (2, 0), "there is no backup");
+    let_time_pass(&aging, posts[1]).await;
+    backed_up(&aging, now() + 1).await;
+    assert_eq!(aging.age(&[AUTHOR]).await.evicted, 1);
+    assert!(support::keys_of(&aging.system, posts[1]).await.is_empty());
 }

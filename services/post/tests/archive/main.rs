@@ -9,6 +9,7 @@ mod authors;
 mod backups;
 mod cost;
 mod counts;
+mod damaged;
 mod deletions;
 mod erasure;
 mod memory_limit;

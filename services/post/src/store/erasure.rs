@@ -1,13 +1,13 @@
 //! The state of an erasure run, and its changes of posts.
 
 use microblog_domain::{Partition, PostId, UserId};
-use microblog_keyspace::{
-    Batch, Call, Entry, Error, Order, Page, decode,
-    redis::{Value, cmd},
-};
+use microblog_keyspace::{Batch, Call, Entry, Error, Order, Page, decode, redis::cmd};
 use uuid::Uuid;
 
-use super::{JOURNALS, Store, decode::malformed};
+use super::{
+    JOURNALS, Store,
+    decode::{malformed, skip_damaged},
+};
 use crate::keys;
 
 /// A run that erases what some accounts wrote.
@@ -157,8 +157,7 @@ impl Store {
         self.page(keys::evictable(partition), Order::Oldest, after, count).await
     }
 
-    /// Returns the counts of likes and comments of posts, in the given order; 0 for a malformed
-    /// post.
+    /// Returns the counts of likes and comments of posts, in the given order; 0 for a damaged post.
     pub(crate) async fn reactions(&self, ids: &[PostId]) -> Result<Vec<(u64, u64)>, Error> {
         let mut batch = Batch::with_capacity(ids.len());
         for &id in ids {
@@ -166,17 +165,15 @@ impl Store {
             batch.query(id.partition(), read);
         }
         let mut reactions = Vec::with_capacity(ids.len());
-        for (id, answer) in ids.iter().zip(self.keyspace.send(batch).await?) {
-            let counts = decode::<(Option<u64>, Option<u64>)>(answer).inspect_err(|_| {
-                tracing::error!(post = id.get(), "malformed counts of a post");
-            });
-            let (likes, comments) = counts.unwrap_or_default();
+        for (&id, answer) in ids.iter().zip(self.keyspace.send_each(batch).await?) {
+            let counts = answer.and_then(decode::<(Option<u64>, Option<u64>)>);
+            let (likes, comments) = skip_damaged(id, counts)?;
             reactions.push((likes.unwrap_or_default(), comments.unwrap_or_default()));
         }
         Ok(reactions)
     }
 
-    /// Removes the likes of accounts from posts. All calls go out together.
+    /// Removes the likes of accounts from posts, except damaged ones. All calls go out together.
     pub(crate) async fn erase_likes(
         &self,
         ids: &[PostId],
@@ -193,10 +190,8 @@ impl Store {
             let call = accounts.iter().fold(call, |call, account| call.arg(account.get()));
             batch.call(partition, call);
         }
-        for (id, answer) in ids.iter().zip(self.keyspace.send(batch).await?) {
-            if decode::<Value>(answer).is_err() {
-                tracing::error!(post = id.get(), "erasing likes of a post failed");
-            }
+        for (&id, answer) in ids.iter().zip(self.keyspace.send_each(batch).await?) {
+            skip_damaged(id, answer.map(drop))?;
         }
         Ok(())
     }

@@ -1,5 +1,9 @@
 //! Damaged keys in Redis: a job skips their posts, and goes on with the others.
 
+use std::time::Duration;
+
+use microblog_post::{Eraser, forget_marked};
+use microblog_proto::post::ForgetUserRequest;
 use microblog_testkit::redis::cmd;
 
 use crate::{
@@ -9,9 +13,11 @@ use crate::{
 
 on_both! {
     a_damaged_post_does_not_keep_others_in_redis
+    damaged_likes_do_not_stop_the_erasure_of_an_account
 }
 
 const AUTHOR: u64 = id(1);
+const GONE: u64 = id(2);
 
 /// Gives a key of a post another type. Returns the key.
 pub(crate) async fn damage(aging: &Aging, kind: &str, post: u64) -> String {
@@ -35,4 +41,24 @@ async fn a_damaged_post_does_not_keep_others_in_redis(archives: &ArchiveServer) 
         assert_eq!(support::keys_of(&aging.system, post).await, Vec::<String>::new());
     }
     assert_eq!(support::keys_of(&aging.system, posts[1]).await, [damaged]);
+}
+
+async fn damaged_likes_do_not_stop_the_erasure_of_an_account(archives: &ArchiveServer) {
+    let aging = Aging::start(archives, 10).await;
+    let system = &aging.system;
+    let mut posts = Vec::new();
+    for text in ["damaged likes", "damaged", "whole"] {
+        let post = system.create(AUTHOR, text).await.unwrap().id;
+        system.like(GONE, post).await.unwrap();
+        posts.push(post);
+    }
+    damage(&aging, "likes", posts[0]).await;
+    damage(&aging, "post", posts[1]).await;
+    let request = ForgetUserRequest { user_id: GONE };
+    system.client.clone().forget_user(request).await.unwrap();
+    forget_marked(&aging.tiered(), &aging.posts()).await.unwrap();
+    assert!(Eraser::new(aging.tiered(), Duration::ZERO).run_once().await.unwrap());
+    assert_eq!(system.store.forgetting().await.unwrap(), []);
+    let whole = system.get(posts[2], GONE).await.unwrap();
+    assert_eq!((whole.likes, whole.liked), (0, false));
 }

@@ -68,7 +68,7 @@ local function delete(keys, args)
   end
   local version = issue(clock, issuer, 1)[1]
   append_change('unpost', id, version)
-  call_with('UNLINK', post, { unpack(keys, 8, 12) })
+  call_with('UNLINK', post, { unpack(keys, 8, 13) })
   local is_listed = redis.call('ZREM', posts, id) == 1
   if not is_listed then
     add_unlisted(posts, -1)

@@ -72,6 +72,7 @@ async fn a_late_restore_does_not_bring_a_deleted_post_back(archives: &ArchiveSer
     let snapshot = aging.archive.read_snapshot(id).await.unwrap().unwrap();
     // Before the restore ends, the post is deleted, and the deletion recorded.
     system.delete(AUTHOR, post).await.unwrap();
+    assert!(!store.renew_restore(id, holder).await.unwrap(), "the lease has ended");
     aging.archive().await;
     assert_ne!(store.restore(&snapshot, holder, 0, "").await.unwrap(), RestoreOutcome::Restored);
     assert_rejected(system.get(post, 0).await, Code::NotFound, ErrorReason::PostNotFound);

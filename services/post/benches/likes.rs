@@ -114,7 +114,7 @@ async fn measure(
             match call {
                 0 => assert_eq!(store.like(new, id).await.unwrap().unwrap().1, likes + 1),
                 1 => assert_eq!(store.unlike(new, id).await.unwrap(), Some(likes)),
-                2 => assert_eq!(store.liked(fan, &[id]).await.unwrap(), [true]),
+                2 => assert_eq!(store.liked_in_redis(fan, &[id]).await.unwrap(), [Some(true)]),
                 3 => {
                     let post = store.post(id, None).await.unwrap().unwrap();
                     assert_eq!(post.counts.likes, likes);

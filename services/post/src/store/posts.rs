@@ -153,16 +153,6 @@ impl Store {
         Ok(self.posts(&[id], viewer).await?.pop().flatten())
     }
 
-    /// Returns which posts an account likes, in the given order. One round trip to each partition,
-    /// sent together.
-    pub async fn liked(&self, user: UserId, ids: &[PostId]) -> Result<Vec<bool>, Error> {
-        let mut batch = Batch::with_capacity(ids.len());
-        for &id in ids {
-            batch.query(id.partition(), liked(id, user));
-        }
-        self.keyspace.send(batch).await?.into_iter().map(is_liked).collect()
-    }
-
     /// Returns which posts exist, in the given order.
     pub async fn exist(&self, ids: &[PostId]) -> Result<Vec<bool>, Error> {
         let mut batch = Batch::with_capacity(ids.len());

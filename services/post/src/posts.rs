@@ -193,6 +193,20 @@ impl Posts {
         Ok(absent)
     }
 
+    /// Returns the updates for pending reposts, from the reposts' current state. Leaves out reposts
+    /// that may be in the archive while it is unavailable; they stay pending.
+    pub(crate) async fn current_updates(
+        &self,
+        pending: &[(Backlink, u64)],
+    ) -> Result<Vec<BacklinkUpdate>, Error> {
+        let reposts: Vec<_> = pending.iter().map(|(backlink, _)| backlink.repost).collect();
+        let exist = self.tiered.exist_best_effort(&reposts).await?;
+        let update = |(&(backlink, version), exists): (&(Backlink, u64), Option<bool>)| {
+            exists.map(|exists| BacklinkUpdate { backlink, version, exists })
+        };
+        Ok(pending.iter().zip(exist).filter_map(update).collect())
+    }
+
     /// Executes steps 2 and 3 for reposts that were published or deleted. A failure of one does not
     /// stop the others; returns the first failure.
     pub async fn complete(&self, updates: &[BacklinkUpdate]) -> Result<(), Error> {

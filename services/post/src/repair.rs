@@ -46,12 +46,7 @@ impl Repair {
             let page =
                 store.pending_reposts(&[(partition, 0)]).await?.into_iter().flatten().flatten();
             let pending: Vec<_> = page.collect();
-            let reposts: Vec<_> = pending.iter().map(|(backlink, _)| backlink.repost).collect();
-            let exist = self.tiered.exist(&reposts).await?;
-            let update = |(&(backlink, version), exists): (&(Backlink, u64), bool)| {
-                BacklinkUpdate { backlink, version, exists }
-            };
-            let updates: Vec<BacklinkUpdate> = pending.iter().zip(exist).map(update).collect();
+            let updates = self.posts.current_updates(&pending).await?;
             if updates.is_empty() {
                 break;
             }

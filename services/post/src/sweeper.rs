@@ -8,11 +8,7 @@ use microblog_domain::PostId;
 use microblog_keyspace::{Backlog, OUTBOX_PAGE_MAX};
 
 use crate::{
-    delivery::Delivery,
-    error::Error,
-    post::{Backlink, BacklinkUpdate},
-    posts::Posts,
-    store::Store,
+    delivery::Delivery, error::Error, post::Backlink, posts::Posts, store::Store,
     tiered_store::TieredStore,
 };
 
@@ -26,7 +22,6 @@ pub(crate) const UNDELIVERED_AFTER: Duration = Duration::from_millis(900);
 /// Finds stale entries and completes them. Those of partitions that lack changes wait until they are
 /// recovered.
 pub struct Sweeper {
-    tiered: TieredStore,
     /// The entries of all partitions.
     entries: Store,
     posts: Posts,
@@ -38,11 +33,11 @@ pub struct Sweeper {
 impl Sweeper {
     /// Returns a sweeper that has seen no entries.
     pub fn new(tiered: TieredStore, delivery: Delivery) -> Self {
-        let posts = Posts::new(tiered.clone(), delivery.clone());
+        let entries = tiered.store().ignoring_closed();
+        let posts = Posts::new(tiered, delivery.clone());
         let pending = Backlog::new(OUTBOX_PAGE_MAX).measured("post reposts");
         let outbox = Backlog::new(OUTBOX_PAGE_MAX).measured("post outbox");
-        let entries = tiered.store().ignoring_closed();
-        Self { tiered, entries, posts, delivery, pending, outbox }
+        Self { entries, posts, delivery, pending, outbox }
     }
 
     /// Reads a page of every partition's pending reposts. Completes those that this sweeper first
@@ -54,22 +49,8 @@ impl Sweeper {
             self.is_open(backlink.repost) && self.is_open(backlink.target)
         };
         let stale: Vec<_> = stale.filter(is_open).collect();
-        let updates = self.current_updates(&stale).await?;
+        let updates = self.posts.current_updates(&stale).await?;
         self.posts.complete(&updates).await
-    }
-
-    // Returns the updates for pending reposts, from the reposts' current state. Leaves out reposts
-    // that may be in the archive while it is unavailable; they stay pending.
-    async fn current_updates(
-        &self,
-        pending: &[(Backlink, u64)],
-    ) -> Result<Vec<BacklinkUpdate>, Error> {
-        let reposts: Vec<_> = pending.iter().map(|(backlink, _)| backlink.repost).collect();
-        let exist = self.tiered.exist_best_effort(&reposts).await?;
-        let update = |(&(backlink, version), exists): (&(Backlink, u64), Option<bool>)| {
-            exists.map(|exists| BacklinkUpdate { backlink, version, exists })
-        };
-        Ok(pending.iter().zip(exist).filter_map(update).collect())
     }
 
     /// Reads a page of every partition's outbox. Delivers the posts that this sweeper first saw

@@ -64,25 +64,37 @@ impl Repair {
         partition: Partition,
         repairs: &mut Repairs,
     ) -> Result<(), Error> {
-        let store = self.tiered.store();
+        let mut ids = self.undelivered(partition).await?;
         for _ in 0..ROUNDS_MAX {
-            let page = store.undelivered(&[(partition, 0)]).await?.into_iter().flatten().flatten();
-            let ids: Vec<PostId> = page.map(|(id, _)| id).collect();
             if ids.is_empty() {
                 break;
             }
             let exist = self.tiered.exist(&ids).await?;
             let is_gone = |(_, exists): &(&PostId, bool)| !exists;
             let gone: Vec<_> = ids.iter().zip(exist).filter(is_gone).map(|(&id, _)| id).collect();
-            store.delivered(&gone).await?;
+            self.tiered.store().delivered(&gone).await?;
             if let Err(error) = self.posts.deliver(&ids).await {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(error, "delivery failed during a repair");
                 break;
             }
-            ids.iter().for_each(|id| repairs.add(format!("{id} is delivered or deleted")));
+            let left = self.undelivered(partition).await?;
+            for id in ids.iter().filter(|id| !left.contains(id)) {
+                repairs.add(format!("{id} is delivered or deleted"));
+            }
+            // Unreadable posts stay.
+            if left == ids {
+                break;
+            }
+            ids = left;
         }
         Ok(())
+    }
+
+    // Returns the first page of a partition's delivery outbox.
+    async fn undelivered(&self, partition: Partition) -> Result<Vec<PostId>, Error> {
+        let pages = self.tiered.store().undelivered(&[(partition, 0)]).await?;
+        Ok(pages.into_iter().flatten().flatten().map(|(id, _)| id).collect())
     }
 
     /// Repairs one author's posts.

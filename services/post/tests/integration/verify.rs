@@ -97,6 +97,26 @@ async fn a_missing_backlink_or_a_wrong_tombstone_is_repaired() {
 }
 
 #[tokio::test]
+async fn an_unreadable_post_in_the_outbox_is_not_reported_as_delivered() {
+    let system = System::start_without_jobs(Single).await;
+    let unreadable = system.create(id(1), "a post").await.unwrap().id;
+    let readable = system.create(id(1), "a post").await.unwrap().id;
+    let partition = support::user(1).partition();
+    let outbox = format!("post:{{{partition}}}:outbox");
+    let mut admin = system.redis.nodes()[0].admin().await;
+    for damage in [
+        cmd("HSET").arg(key("post", unreadable)).arg("b").arg("rubbish"),
+        cmd("ZADD").arg(&outbox).arg(unreadable).arg(unreadable).arg(readable).arg(readable),
+    ] {
+        damage.exec_async(&mut admin).await.unwrap();
+    }
+    let (left, mut repaired) = support::verify(&system.client, true).await;
+    assert!(left.contains(&format!("partition {partition}: 1 undelivered posts")), "{left:?}");
+    repaired.retain(|repair| repair.ends_with("is delivered or deleted"));
+    assert_eq!(repaired, [format!("{readable} is delivered or deleted")]);
+}
+
+#[tokio::test]
 async fn one_account_is_checked_alone() {
     for topology in [Single, Cluster] {
         let system = System::start(topology).await;

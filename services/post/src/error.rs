@@ -45,6 +45,10 @@ pub enum Error {
     /// Redis failed.
     #[error("the store failed")]
     Store(#[from] keyspace::Error),
+    /// Redis is at its memory limit, after a repost was stored or deleted: a post that counts it is in
+    /// the archive, and cannot be restored to Redis. The sweeper notifies it later.
+    #[error("a post is not notified of its repost")]
+    NotNotified(#[source] keyspace::Error),
     /// The archive failed.
     #[error("the archive failed")]
     Archive(#[from] microblog_record::Error),
@@ -82,6 +86,7 @@ impl Error {
             Self::Timeline(status) => status::is_service_unavailable(status),
             Self::Store(keyspace::Error::Mismatched) => true,
             Self::Store(error) => error.is_unavailable() || error.is_full(),
+            Self::NotNotified(_) => true,
             Self::Archive(error) => error.is_unavailable(),
             _ => false,
         }
@@ -115,6 +120,10 @@ impl From<Error> for Status {
                 status::throttled(ErrorReason::RateLimited, text, wait)
             }
             Error::Store(store) => store.into(),
+            Error::NotNotified(full) => {
+                full.log();
+                status::incomplete_while_full()
+            }
             Error::Archive(archive) if archive.is_unavailable() => {
                 let error = &archive as &dyn std::error::Error;
                 tracing::warn!(error, "archive unavailable");

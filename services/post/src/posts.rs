@@ -237,9 +237,13 @@ impl Posts {
     // Notifies a post that is not in Redis: restores it first. Succeeds if there is no such post.
     async fn notify_archived(&self, update: &BacklinkUpdate) -> Result<(), Error> {
         for _ in 0..ATTEMPTS {
-            if !self.tiered.restore(update.backlink.target).await?
-                || self.tiered.store().notify(&[*update]).await? == [true]
-            {
+            let restored = self.tiered.restore(update.backlink.target).await;
+            // STORE_FULL would mean that the repost was not stored, or not deleted.
+            let is_restored = restored.map_err(|error| match error {
+                Error::Store(full) if full.is_full() => Error::NotNotified(full),
+                error => error,
+            })?;
+            if !is_restored || self.tiered.store().notify(&[*update]).await? == [true] {
                 return Ok(());
             }
         }

@@ -83,6 +83,15 @@ pub fn store_full() -> Status {
     with_reason(Code::ResourceExhausted, ErrorReason::StoreFull, text)
 }
 
+/// Returns UNAVAILABLE for a write that was carried out, and whose remaining steps wait until the store
+/// is below its memory limit. Repeated elsewhere, it could end with STORE_FULL, as if nothing were
+/// changed.
+pub fn incomplete_while_full() -> Status {
+    let text =
+        "the write was carried out; redis is at its memory limit, so its counts follow later";
+    of_store(with_reason(Code::Unavailable, ErrorReason::StoreUnavailable, text))
+}
+
 /// Returns UNAVAILABLE for a write whose stamp clock is too far ahead of the time. Nothing was
 /// changed.
 pub fn clock_ahead() -> Status {
@@ -117,7 +126,7 @@ pub fn not_recorded() -> Status {
     of_store(with_reason(Code::Unavailable, ErrorReason::NotRecorded, text))
 }
 
-/// Marks a status of a store that all replicas share: another one would answer the same, later.
+/// Marks a status of a store that all replicas share: another one would answer no better, later.
 fn of_store(mut status: Status) -> Status {
     status.metadata_mut().insert(GRPC_RETRY_PUSHBACK, MetadataValue::from_static("-1"));
     status

@@ -1,7 +1,7 @@
 //! Delivery of new posts: writes them into user timelines and then enqueues their fan-out. After a
 //! crash in between, the caller gets no response and retries both.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use microblog_chassis::message;
 use tokio::{sync::Mutex, time::Instant};
@@ -12,11 +12,8 @@ use crate::{
     error::Error,
     job::{Job, Kind, QUEUE},
     metrics::Metrics,
-    store::{FanoutState, Published, Store},
+    store::{FanoutState, Published, Store, UNPUSHED_MAX},
 };
-
-/// For how long one record says that posts are not pushed: far longer than a delivery takes.
-const UNPUSHED_MAX: Duration = Duration::from_secs(60);
 
 /// Delivers posts.
 #[derive(Clone)]

@@ -13,6 +13,7 @@ use microblog_keyspace::{self as keyspace, Keyspace, Library, redis::cmd};
 use crate::keys;
 
 pub(crate) use checkpoints::{Checkpoint, ServerState};
+pub(crate) use homes::UNPUSHED_MAX;
 pub use homes::{BuildLease, Head, Home, Replacement};
 pub use streams::Step;
 pub(crate) use streams::{ABANDONED_AFTER, RENEWAL_PERIOD, STEPS_MAX};

@@ -109,18 +109,31 @@ local function add_pulled_author(keys, args)
   return added
 end
 
+-- Returns the time until which posts may not be pushed, in milliseconds since 2024; 0 if there is none.
+-- A time that is ahead by more than `most` milliseconds was recorded while a clock was ahead. It is set
+-- back to that: home timelines are rebuilt at each read until then. Not further, since posts may not be
+-- pushed for as long if they are delivered right now.
+local function unpushed_until(unpushed, most)
+  local known, limit = tonumber(redis.call('GET', unpushed)) or 0, now_ms() + most
+  if known > limit then
+    redis.call('SET', unpushed, integer(limit), 'KEEPTTL')
+  end
+  return math.min(known, limit)
+end
+
 -- Results of `begin_build` besides an edition.
 local HELD, EDITION_CHANGED = 0, -1
 
 -- Acquires the lease to build a home timeline. Creates the key, so that concurrent posts are pushed
 -- to it.
 --
--- KEYS: home timeline, pulls. ARGV: lease time in seconds, hours since 1970, TTL in seconds,
--- edition to replace (0: only if it was never built).
+-- KEYS: home timeline, pulls, unpushed. ARGV: lease time in seconds, hours since 1970, TTL in seconds,
+-- edition to replace (0: only if it was never built), the most milliseconds that posts are not pushed.
 -- Returns the edition to replace; HELD if another builder has the lease; EDITION_CHANGED if the
 -- timeline has another edition.
 local function begin_build(keys, args)
   local home, now = keys[1], now_seconds()
+  unpushed_until(keys[3], tonumber(args[5]))
   local head = redis.call('GETRANGE', home, 0, HOME_HEAD - 1)
   if not is_home(head) then
     local edition = next_edition(0)
@@ -190,11 +203,11 @@ end
 
 -- Records the time until which posts may not be pushed.
 --
--- KEYS: unpushed. ARGV: milliseconds from now, TTL in seconds.
-local function unpushed(keys, args)
-  local known = tonumber(redis.call('GET', keys[1])) or 0
+-- KEYS: unpushed. ARGV: milliseconds from now, the most of them, TTL in seconds.
+local function record_unpushed(keys, args)
+  local known = unpushed_until(keys[1], tonumber(args[2]))
   local until_ms = math.max(known, now_ms() + tonumber(args[1]))
-  redis.call('SET', keys[1], integer(until_ms), 'EX', args[2])
+  redis.call('SET', keys[1], integer(until_ms), 'EX', args[3])
 end
 
 register('tl_push', push)
@@ -202,4 +215,4 @@ register('tl_add_pulled_author', add_pulled_author)
 register('tl_begin_build', begin_build)
 register('tl_replace', replace, 'allow-oom')
 register('tl_touch', touch, 'allow-oom')
-register('tl_record_unpushed', unpushed, 'allow-oom')
+register('tl_record_unpushed', record_unpushed, 'allow-oom')

@@ -21,6 +21,10 @@ const PULL: usize = 8;
 /// The lifetime of a build lease: longer than nearly all builds, far shorter than a reader waits.
 const BUILD_MAX: Duration = Duration::from_secs(5);
 
+/// The longest time for which one record says that posts are not pushed: far longer than a delivery
+/// takes.
+pub(crate) const UNPUSHED_MAX: Duration = Duration::from_secs(60);
+
 /// The interval in hours in which a read extends the lifetime.
 const TOUCH_HOURS: u32 = 24;
 
@@ -135,7 +139,8 @@ impl Store {
     }
 
     /// Acquires the lease to build a home timeline that was never built, or to replace the edition
-    /// `again`. Creates the key, so that concurrent posts are pushed to it.
+    /// `replaced_edition`. Creates the key, so that concurrent posts are pushed to it. Sets back a time
+    /// until which posts are not pushed, if a clock was ahead when it was recorded.
     pub async fn begin_build(
         &self,
         user: UserId,
@@ -144,10 +149,12 @@ impl Store {
         let call = Call::new("tl_begin_build")
             .key(keys::home(user))
             .key(keys::pulls(user))
+            .key(keys::unpushed(user.partition()))
             .arg(BUILD_MAX.as_secs())
             .arg(hours())
             .arg(HOME_TTL.as_secs())
-            .arg(replaced_edition.unwrap_or(0));
+            .arg(replaced_edition.unwrap_or(0))
+            .arg(UNPUSHED_MAX.as_millis() as u64);
         Ok(match self.keyspace.call::<i64>(call).await? {
             0 => BuildLease::Held,
             -1 => BuildLease::EditionChanged,
@@ -218,13 +225,13 @@ impl Store {
         .await
     }
 
-    /// Records that posts are not pushed for this duration. Home timelines built before its end are
-    /// rebuilt at their next read.
+    /// Records that posts are not pushed for this duration, of a minute at most. Home timelines built
+    /// before its end are rebuilt at their next read.
     pub async fn record_unpushed(&self, duration: Duration) -> Result<(), Error> {
         let mut batch = Batch::new();
         for partition in Partition::all() {
             let call = Call::new("tl_record_unpushed").key(keys::unpushed(partition));
-            let call = call.arg(duration.as_millis() as u64);
+            let call = call.arg(duration.as_millis() as u64).arg(UNPUSHED_MAX.as_millis() as u64);
             // Longer than the lifetime of any affected home timeline.
             batch.call(partition, call.arg(2 * HOME_TTL.as_secs()));
         }

@@ -223,3 +223,38 @@ async fn reads_extend_the_lifetime_of_a_home_timeline() {
     }
     assert_eq!(system.home(bob).await, all[..200]);
 }
+
+#[tokio::test]
+async fn what_a_clock_recorded_that_was_ahead_makes_home_timelines_stale_for_a_minute() {
+    const MINUTE_MS: u64 = 60_000;
+    let (system, bob) = (System::start_without_jobs(Single).await, id(50));
+    system.follow(bob, id(1)).await;
+    let post = system.post(id(1)).await;
+    assert_eq!(system.home(bob).await, [post]);
+    let key = format!("tl:{{{}}}:unpushed", UserId::new(bob).unwrap().partition());
+    let mut admin = system.redis.nodes()[0].admin().await;
+    let mut watched = Watched::new(&system).await;
+    for is_recorded_again in [false, true] {
+        let ahead = now_ms() + 60 * MINUTE_MS;
+        cmd("SET").arg(&key).arg(ahead).exec_async(&mut admin).await.unwrap();
+        if is_recorded_again {
+            system.store.record_unpushed(Duration::ZERO).await.unwrap();
+        } else {
+            assert_eq!(system.home(bob).await, [post]);
+            assert_eq!(watched.builds().await, 1, "posts may be missing");
+        }
+        let until: u64 = cmd("GET").arg(&key).query_async(&mut admin).await.unwrap();
+        assert!(until <= now_ms() + MINUTE_MS, "{until}");
+        // As if more than the minute were over.
+        let past = until - 2 * MINUTE_MS;
+        cmd("SET").arg(&key).arg(past).exec_async(&mut admin).await.unwrap();
+        assert_eq!(system.home(bob).await, [post]);
+        assert_eq!(watched.builds().await, 0, "the home timeline is newer");
+    }
+}
+
+/// Returns the time in milliseconds since 2024, as Redis counts it.
+fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    now.as_millis() as u64 - 1_704_067_200_000
+}

@@ -138,7 +138,8 @@ impl Follower {
         last_error: &mut Option<String>,
     ) -> Result<(), Error> {
         if progress.generation == 0 {
-            progress = self.anew(holder, 0).await?;
+            let Some(begun) = self.anew(holder, 0).await? else { return Ok(()) };
+            progress = begun;
         }
         let query = FeedQuery {
             kinds: self.source.kinds().iter().map(|&kind| kind.into()).collect(),
@@ -169,14 +170,16 @@ impl Follower {
         }
     }
 
-    /// Begins the generation after another one, at the start of the feed.
-    async fn anew(&self, holder: &str, previous: u64) -> Result<Progress, Error> {
+    /// Begins the generation after another one, at the start of the feed. Returns `None` if another
+    /// process follows the feed: what is applied in a generation that only this process knows would
+    /// hide the changes that the other one applies.
+    async fn anew(&self, holder: &str, previous: u64) -> Result<Option<Progress>, Error> {
         // The time, so that it is later than one that Redis has lost.
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let generation = (previous + 1).max(now.as_millis() as u64);
         let progress = Progress { position: None, generation };
-        self.store.advance_feed(self.source, holder, progress).await?;
-        Ok(progress)
+        let is_ours = self.store.advance_feed(self.source, holder, progress).await?;
+        Ok(is_ours.then_some(progress))
     }
 
     /// Applies what the changes of a page mean, some of them at once.
@@ -200,4 +203,31 @@ fn is_expired(status: &Status) -> bool {
 
 fn no_position() -> Status {
     Status::internal("a page of a change feed has no position")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+    use microblog_chassis::Peer;
+    use microblog_testkit::{Store as Redis, Topology};
+
+    use super::*;
+    use crate::config::Config;
+
+    #[tokio::test]
+    async fn a_process_that_has_lost_its_claim_begins_no_generation() {
+        let redis = Redis::start(Topology::Single).await;
+        let url = redis.url("notice");
+        let config = Config::parse_from(["notice", "--redis-url", &url, "--threads", "1"]);
+        // Nothing listens there: to read the feed is an error.
+        let peer = Peer::remote("http://127.0.0.1:1", &config.chassis).unwrap();
+        let peers = Peers { user: peer.clone(), relation: peer.clone(), post: peer };
+        let store = Store::open(&config.redis).unwrap();
+        let follower = Follower { source: Source::Post, store, peers, metrics: Metrics::new() };
+        // Another process has claimed the feed during a pause of this one.
+        let progress = follower.claim("another").await.unwrap().unwrap();
+        let ended = follower.read("paused", progress, &mut None).await;
+        assert!(ended.is_ok(), "{ended:?}");
+        assert_eq!(follower.claim("another").await.unwrap().unwrap().generation, 0);
+    }
 }

@@ -145,16 +145,17 @@ async fn viewer_relations(
         followers,
     );
     let relation = errors::reply(relation, &[])?;
-    let common = common?;
+    let mut common_following = common?.count;
     let relation = errors::required(relation.relation)?;
     let mut followers = followers?;
     // The account's lists are hidden from a viewer whom it blocks.
     if relation.blocked_by {
+        common_following = 0;
         followers = relation::CountEdgesResponse::default();
     }
     Ok(ViewerRelations {
         relation,
-        common_following: common.count,
+        common_following,
         followed_by: visible_followers(gateway, context, followers.newest).await?,
         followed_by_count: followers.count,
     })

@@ -260,8 +260,12 @@ async fn followers_i_follow_are_listed(topology: Topology) {
     assert_eq!(followed_by(&view_user(&system, None, star.id).await), (vec![], 0));
     system.follows([(fans[0].id, viewer.id)]).await;
     assert_eq!(followed_by(&view_user(&system, Some(&viewer), viewer.id).await), (vec![], 0));
+    system.follows([(star.id, fans[0].id)]).await;
+    assert_eq!(view_user(&system, Some(&viewer), star.id).await.common_following, 1);
     system.block(&star, &viewer).await;
-    assert_eq!(followed_by(&view_user(&system, Some(&viewer), star.id).await), (vec![], 0));
+    let view = view_user(&system, Some(&viewer), star.id).await;
+    assert_eq!(followed_by(&view), (vec![], 0));
+    assert_eq!(view.common_following, 0);
 }
 
 #[tokio::test]

@@ -1,9 +1,9 @@
 //! The intersection of two lists, in the order of the first one.
 //!
 //! If the first list is shorter, it is scanned, and each chunk is looked up in the id set of the
-//! other list. If the second list is shorter, it is read whole, which the following limit bounds,
-//! and looked up in the first list for the order. A page always ends at a position in the first
-//! list, so pages neither repeat nor skip entries when the lengths change in between.
+//! other list. If the second list is shorter, each page reads it whole, which the following limit
+//! bounds, and looks it up in the first list for the order. A page always ends at a position in the
+//! first list, so pages neither repeat nor skip entries when the lengths change in between.
 
 use std::cmp::Reverse;
 
@@ -18,7 +18,9 @@ use crate::{
 
 const CHUNK: usize = 500;
 
-/// The most entries that one call scans or counts: the default following limit.
+/// The most entries that one call scans or counts: the default following limit. With a higher
+/// limit, a page reads a shorter second list up to that limit. A scan of a much longer first list
+/// would return pages that are nearly empty.
 const EXAMINED_MAX: usize = 5_000;
 
 /// The intersection of two lists of follows. Entries have the order and the versions of the first

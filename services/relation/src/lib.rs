@@ -1,10 +1,12 @@
 //! The relation service: a directed follow graph with mutual follows, blocks and mutes.
 //!
 //! Each change of a follow or block is a [saga](EdgeSaga) over two partitions, with a transactional
-//! outbox. A page of a list uses one partition, that of its user, and an intersection two; the cost
-//! does not depend on the length of lists. The ids of a whole list take one command per 2,000. The
-//! service calls no other service and does not know which accounts exist. A
-//! [forgotten](Store::forget) account cannot have edges any more.
+//! outbox. A page of a list uses one partition, that of its user, and an intersection two. The cost
+//! of a stored list's page does not depend on its length. For an intersection, or the followers
+//! that a user does not follow, a call examines up to 5,000 entries, or up to the following limit
+//! if that is more. The ids of a whole list take one command per 2,000. The service calls no other
+//! service and does not know which accounts exist. A [forgotten](Store::forget) account cannot have
+//! edges any more.
 
 mod background;
 mod changes;

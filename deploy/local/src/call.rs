@@ -139,7 +139,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 impl Args {
     fn credentials(&self, method: &MethodDescriptor) -> anyhow::Result<Credentials> {
-        // An invalid token would be rejected here, too: nobody could log in again.
+        // Both ignore session tokens. None is read or sent, so a broken one prevents no log-in.
         if self.anonymous || matches!(method.name(), "Login" | "Register") {
             return Ok(Credentials::None);
         }

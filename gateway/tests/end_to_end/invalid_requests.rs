@@ -6,7 +6,7 @@ use tonic::Code;
 
 use crate::{
     errors::{TOKEN_INVALID, TOKEN_MISSING, USER_NOT_FOUND, assert_error, invalid},
-    system::{System, by_id, by_name, with_token},
+    system::{PASSWORD, System, by_id, by_name, with_token},
 };
 
 /// Expands to a check for each call with a field `user`.
@@ -71,7 +71,7 @@ async fn a_missing_token_is_rejected() {
 }
 
 #[tokio::test]
-async fn an_invalid_token_is_rejected_by_every_call() {
+async fn an_invalid_token_is_rejected_by_every_call_that_needs_a_valid_one() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let mut forged = ann.token.clone();
@@ -100,6 +100,12 @@ async fn an_invalid_token_is_rejected_by_every_call() {
         check!(delete_account, DeleteAccountRequest);
         check!(view_blocks, ViewBlocksRequest);
         check!(view_mutes, ViewMutesRequest);
+        let request = gateway::CheckAvailabilityRequest { name: "bob".to_owned() };
+        system.gateway().check_availability(with_token(token, request)).await.unwrap();
+        let (login, password) = ("ann".to_owned(), PASSWORD.to_owned());
+        let request = gateway::LoginRequest { login, password };
+        system.gateway().login(with_token(token, request)).await.unwrap();
+        system.gateway().logout(with_token(token, gateway::LogoutRequest {})).await.unwrap();
     }
 }
 

@@ -53,7 +53,8 @@ fn report(list: &EdgeList, users: &Users, follows: &Follows) {
     println!("accounts   {} new, {} existing", HumanCount(users.created), HumanCount(existing));
     if users.rejected > 0 {
         println!(
-            "           {} could not be created: their e-mail address is taken",
+            "           {} could not be created: the name is reserved after a deletion, or another \
+             account has the e-mail address",
             HumanCount(users.rejected)
         );
     }

@@ -197,7 +197,6 @@ function home() {
   let fresh = [];
   const { signal } = viewEnd;
   const news = newsButton(() => {
-    if (fresh.length > FRESH_MAX) return route(true);
     showFresh([]);
     timeline.focus();
   });
@@ -205,10 +204,16 @@ function home() {
     if (isFirst) keepWatching("WatchHome", sinceToken, signal, arrived).catch(report);
   });
   function arrived({ posts = [] }) {
-    fresh = [...posts.filter((one) => !timeline.has(one)), ...fresh];
-    news.show(fresh.length);
+    // A stream that resumes may repeat posts.
+    const waiting = new Set(fresh.map(({ post }) => post.id));
+    const added = posts.filter((one) => !timeline.has(one) && !waiting.has(one.post.id));
+    // One more than the maximum stands for all further ones.
+    fresh = [...added, ...fresh].slice(0, FRESH_MAX + 1);
+    news.show(fresh.length, fresh.length > FRESH_MAX ? `${FRESH_MAX}+` : fresh.length);
   }
   function showFresh(own) {
+    // Some of them are missing here.
+    if (fresh.length > FRESH_MAX) return route(true);
     timeline.prepend([...own, ...fresh]);
     fresh = [];
     news.show(0);
@@ -496,8 +501,8 @@ function list(method, request, key, card, loaded = () => {}) {
 // The button "5 new". Its place exists before it, so that screen readers announce it.
 function newsButton(action) {
   const element = h("div", { class: "news", "aria-live": "polite" });
-  const show = (count) =>
-    fill(element, count > 0 && h("button", { type: "button", onclick: action }, t("fresh", count)));
+  const show = (count, text = count) =>
+    fill(element, count > 0 && h("button", { type: "button", onclick: action }, t("fresh", text)));
   return { element, show };
 }
 

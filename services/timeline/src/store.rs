@@ -8,7 +8,7 @@ mod users;
 use std::time::{Duration, SystemTime};
 
 use microblog_domain::UserId;
-use microblog_keyspace::{self as keyspace, Keyspace, Library, redis::cmd};
+use microblog_keyspace::{self as keyspace, Call, Keyspace, Library};
 
 use crate::keys;
 
@@ -51,10 +51,10 @@ impl Store {
         self.keyspace.ready().await.is_ok()
     }
 
-    /// Deletes a user's timelines.
+    /// Deletes a user's timelines. What late reads and deliveries store afterwards expires.
     pub async fn forget(&self, user: UserId) -> Result<(), keyspace::Error> {
         let keys = [keys::user(user), keys::home(user), keys::pulls(user)];
-        self.keyspace.query(cmd("UNLINK").arg(&keys).take()).await
+        self.keyspace.call(Call::new("tl_forget").keys(keys)).await
     }
 }
 

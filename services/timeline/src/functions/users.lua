@@ -3,6 +3,12 @@
 -- The head of a new user timeline, known down to an id above all posts: 2^53 - 1.
 local NEW_HEAD = '\0\0\0\0\0\0\0\255' .. '\255\255\255\255\255\255\31\0'
 
+-- The head of a deleted account's user timeline, which says that there are no other posts.
+local GONE_HEAD = '\0\0\0\0\0\0\0\255' .. '\0\0\0\0\0\0\0\0'
+-- How long it stays, in seconds: longer than the relation service takes to end the follows of the
+-- account, and the post service to deliver its last posts.
+local GONE_LIFETIME = 8 * 86400
+
 -- Returns the post id of the record at an offset.
 local function post_at(timeline, at)
   return (struct.unpack('<I8', timeline, at))
@@ -23,7 +29,7 @@ local function insert(user, timeline, record)
   if #records > (USER_MAX + USER_SLACK) * USER_RECORD then
     records = string.sub(records, -USER_MAX * USER_RECORD)
   end
-  redis.call('SET', user, string.sub(timeline, 1, USER_HEAD) .. records)
+  redis.call('SET', user, string.sub(timeline, 1, USER_HEAD) .. records, 'KEEPTTL')
 end
 
 -- Publishes a post into the author's user timeline and home timeline.
@@ -73,7 +79,8 @@ local function complete(keys, args)
   if #records > (USER_MAX + USER_SLACK) * USER_RECORD then
     records = string.sub(records, -USER_MAX * USER_RECORD)
   end
-  redis.call('SET', keys[1], string.sub(timeline, 1, 8) .. struct.pack('<I8', down_to) .. records)
+  local head = string.sub(timeline, 1, 8) .. struct.pack('<I8', down_to)
+  redis.call('SET', keys[1], head .. records, 'KEEPTTL')
 end
 
 -- Sets the fan-out state if it is as expected (compare-and-set).
@@ -111,7 +118,18 @@ local function fanout_switch_due(keys, args)
   return 1
 end
 
+-- Deletes the timelines of a deleted account. An empty user timeline stays for a time. Without it,
+-- the next read for a follower would fetch the posts again, and store them for ever. What a late
+-- read or delivery adds expires with it.
+--
+-- KEYS: user timeline, home timeline, pulls.
+local function forget(keys)
+  redis.call('UNLINK', keys[1], keys[2], keys[3])
+  redis.call('SET', keys[1], GONE_HEAD, 'EX', GONE_LIFETIME)
+end
+
 register('tl_publish', publish)
 register('tl_complete', complete)
+register('tl_forget', forget, 'allow-oom')
 register('tl_switch_fanout', switch_fanout, 'allow-oom')
 register('tl_fanout_switch_due', fanout_switch_due, 'allow-oom')

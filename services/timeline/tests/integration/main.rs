@@ -9,6 +9,7 @@ mod cost;
 mod crash;
 mod failover;
 mod fanout_switch;
+mod forget;
 mod home_cache;
 mod idempotent_delivery;
 mod invalid_requests;

@@ -52,6 +52,8 @@ struct Import {
     request: String,
     rows: Vec<Row>,
     created: usize,
+    /// Accounts that others have created.
+    existing: Vec<UserId>,
 }
 
 impl Accounts {
@@ -75,6 +77,7 @@ impl Accounts {
             password,
             request: uuid::Uuid::new_v4().to_string(),
             created: 0,
+            existing: Vec::new(),
         };
         write(async move {
             for _ in 0..ROUNDS_MAX {
@@ -104,8 +107,10 @@ impl Import {
             Row::Pending => None,
             Row::Done(id) => Some(*id),
         });
-        let ids: Option<Vec<_>> = settled.collect();
-        Ok(ids.map(|ids| ImportResult { ids, created: self.created }))
+        let Some(ids) = settled.collect::<Option<Vec<_>>>() else { return Ok(None) };
+        // Another call may have made them a moment ago: this one is as durable.
+        self.accounts.store.require_complete(self.existing.drain(..)).await?;
+        Ok(Some(ImportResult { ids, created: self.created }))
     }
 
     /// Resolves pending names that have accounts, and returns the free ones.
@@ -122,6 +127,7 @@ impl Import {
                 ClaimStatus::Held => self.rows[row] = Row::Done(None),
                 ClaimStatus::OwnedBy(record) if record.state == State::Active => {
                     self.rows[row] = Row::Done(Some(record.user.id));
+                    self.existing.push(record.user.id);
                 }
                 ClaimStatus::OwnedBy(_pending) => {}
             }
@@ -156,8 +162,9 @@ impl Import {
                     continue;
                 }
                 ClaimResult::OwnedBy(existing) if existing.state == State::Active => {
-                    self.rows[row] =
-                        Row::Done((kind == IdentifierKind::Name).then_some(existing.user.id));
+                    let id = (kind == IdentifierKind::Name).then_some(existing.user.id);
+                    self.rows[row] = Row::Done(id);
+                    self.existing.extend(id);
                 }
                 ClaimResult::Held => self.rows[row] = Row::Done(None),
                 ClaimResult::OwnedBy(_) | ClaimResult::Contested => {}

@@ -121,8 +121,12 @@ impl Accounts {
             return Err(Error::RegistrationInProgress);
         }
         let permit = self.hasher.permit().await?;
-        let known = permit.verify(&request.password, Some(&existing.password)).await?;
-        if known { Ok(existing.user.clone()) } else { Err(taken(kind)) }
+        if !permit.verify(&request.password, Some(&existing.password)).await? {
+            return Err(taken(kind));
+        }
+        // The request may have failed for not being durable: this answer is as durable.
+        self.store.require_complete([existing.user.id]).await?;
+        Ok(existing.user.clone())
     }
 
     /// Runs a registration through all steps.

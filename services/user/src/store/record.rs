@@ -1,6 +1,8 @@
 //! What the database records: the reads of the recorder, and the writes of a recovery, which are not
 //! journalled.
 
+use std::collections::BTreeSet;
+
 use microblog_domain::{Partition, UserId};
 use microblog_keyspace::{self as keyspace, Batch, Call, Error, Keyspace, Recovery, redis};
 
@@ -131,14 +133,15 @@ impl Store {
         Ok(ids)
     }
 
-    /// Fails with [`Error::Recovering`] if the partition of one of these ids lacks changes. One round
-    /// trip.
+    /// Fails with [`Error::Recovering`] if the partition of one of these ids lacks changes, and waits
+    /// until what they rely on is durable. One round trip.
     pub(crate) async fn require_complete(
         &self,
         ids: impl IntoIterator<Item = UserId>,
     ) -> Result<(), Error> {
-        let mut batch = Batch::new();
-        for partition in ids.into_iter().map(UserId::partition) {
+        let partitions: BTreeSet<_> = ids.into_iter().map(UserId::partition).collect();
+        let mut batch = Batch::with_capacity(partitions.len());
+        for partition in partitions {
             let check = Call::new("user_require_complete")
                 .journal(partition, keys::journal(partition))
                 .key(keys::clock(partition));

@@ -20,7 +20,8 @@ use microblog_testkit::{
 };
 use microblog_user::{
     AccountTables, Accounts, Email, EnsureRequest, Error, ExternalId, Hash, IdentifierKind,
-    JournalEntry, Name, ProfileField, Store, Token, import::ImportEntry,
+    JournalEntry, Name, Password, ProfileField, Store, Token, import::ImportEntry,
+    registration::RegistrationRequest,
 };
 use proptest::{
     collection::vec,
@@ -31,9 +32,10 @@ use sqlx::{Row as _, any::AnyRow};
 use tonic::Code;
 
 use crate::support::{
-    self, PASSWORD, PATIENCE, System, assert_rejected, assert_valid, authenticate,
+    self, PASSWORD, PATIENCE, System, accounts_with_hold, assert_rejected, assert_valid,
+    authenticate,
     database::{Database, Record as _, admin_of, recorder, stored},
-    draft, login, register,
+    draft, email, login, register, registration,
 };
 
 /// Returns the deleted accounts: whether they are confirmed, and the names that are held.
@@ -619,6 +621,46 @@ async fn recorded_accounts_are_in_the_database_when_they_are_acknowledged() {
     })
     .await;
     assert_eq!(database.accounts().await, stored(&system.redis, &[bob]).await);
+}
+
+// As after a call that failed with NOT_RECORDED: the account is there, and its caller repeats the call.
+#[tokio::test]
+async fn a_repeated_registration_or_import_waits_until_the_account_is_recorded() {
+    let database = Database::postgres().await;
+    let system = start(Topology::Single, &database, &["--durability=recorded"]).await;
+    let Database::Postgres(server) = &database else { unreachable!() };
+    server.kill();
+    // This process does not wait for the database.
+    let (_, accounts) = accounts_with_hold(&system.redis, Duration::ZERO).await;
+    let request = registration("ann");
+    let made = accounts.register(RegistrationRequest {
+        request: request.request_id.clone(),
+        name: Name::parse("name", &request.name).unwrap(),
+        email: email("ann"),
+        password: Password::parse_new("password", &request.password).unwrap(),
+        display_name: String::new(),
+    });
+    let ann = made.await.unwrap().id.get();
+
+    let rejected = system.client.clone().register(request.clone()).await;
+    assert_rejected(rejected, Reason::NotRecorded);
+    let import = pb::ImportUsersRequest {
+        names: vec!["ann".to_owned()],
+        email_domain: "example.org".to_owned(),
+        ..Default::default()
+    };
+    let rejected = system.client.clone().import_users(import.clone()).await;
+    assert_rejected(rejected, Reason::NotRecorded);
+    assert_eq!(database.accounts().await.len(), 0);
+
+    server.restart().await;
+    eventually("the database is back", PATIENCE, async || {
+        system.client.clone().register(request.clone()).await.is_ok()
+    })
+    .await;
+    assert_eq!(database.accounts().await, stored(&system.redis, &[ann]).await);
+    let imported = system.client.clone().import_users(import).await.unwrap().into_inner();
+    assert_eq!((imported.user_ids, imported.created), (vec![ann], 0));
 }
 
 #[tokio::test]

@@ -56,8 +56,10 @@ pub(super) struct CallStream(Arc<Mutex<Calls>>);
 
 #[derive(Debug, Default)]
 struct Calls {
-    /// `None` if the stream takes no more calls.
+    /// `None` before the stream, and after its end.
     outgoing: Option<UnboundedSender<Outgoing>>,
+    /// Whether the stream takes no more calls. It still cancels those that are unanswered.
+    takes_no_more: bool,
     /// Whether the server has said so.
     is_closing: bool,
     last_id: u64,
@@ -94,7 +96,7 @@ impl CallStream {
 
     /// Returns whether the stream takes calls.
     pub(super) fn is_open(&self) -> bool {
-        lock(&self.0).outgoing.is_some()
+        lock(&self.0).is_open()
     }
 
     /// Returns whether the server takes no more calls.
@@ -122,7 +124,7 @@ impl CallStream {
 
 impl Drop for CallStream {
     fn drop(&mut self) {
-        lock(&self.0).outgoing = None;
+        lock(&self.0).take_no_more();
     }
 }
 
@@ -140,17 +142,37 @@ impl Drop for Cancel<'_> {
         {
             // Fails only if the stream has ended.
             let _ = outgoing.send(Outgoing::Cancel(self.id));
+            calls.end_if_done();
         }
     }
 }
 
 impl Calls {
+    fn is_open(&self) -> bool {
+        self.outgoing.is_some() && !self.takes_no_more
+    }
+
+    /// Ends the stream after the last reply.
+    fn take_no_more(&mut self) {
+        self.takes_no_more = true;
+        self.end_if_done();
+    }
+
+    fn end_if_done(&mut self) {
+        if self.takes_no_more && self.unanswered.is_empty() {
+            self.outgoing = None;
+        }
+    }
+
     /// Sends a call. Returns its id, or `None` if the stream takes no more calls.
     fn send(
         &mut self,
         reply: oneshot::Sender<Reply>,
         call: impl FnOnce(u64) -> BatchedCall,
     ) -> Option<u64> {
+        if self.takes_no_more {
+            return None;
+        }
         let id = self.last_id + 1;
         if self.outgoing.as_ref()?.send(Outgoing::Call(call(id))).is_err() {
             // The connection has failed, and `receive` has yet to find that out.
@@ -239,8 +261,10 @@ async fn receive(
                 }
                 if closing {
                     calls.is_closing = true;
-                    calls.outgoing = None;
+                    calls.take_no_more();
                     closed.notify_one();
+                } else {
+                    calls.end_if_done();
                 }
             }
             Ok(None) => break missing_reply(),
@@ -283,5 +307,22 @@ mod tests {
         }
         assert!(sent.now_or_never().is_none(), "the server may have it");
         assert!(lock(&calls).outgoing.is_none(), "the stream takes no more calls");
+    }
+
+    #[test]
+    fn a_call_is_cancelled_on_a_stream_that_takes_no_more() {
+        let stream = CallStream(Arc::default());
+        let mut batches = Box::pin(outgoing(stream.0.clone()));
+        let (reply, _replied) = oneshot::channel();
+        let call = |id| BatchedCall { id, ..BatchedCall::default() };
+        let id = lock(&stream.0).send(reply, call).unwrap();
+        let mut next = || batches.next().now_or_never();
+        assert_eq!(next().flatten().unwrap().unwrap().calls.len(), 1);
+        lock(&stream.0).take_no_more();
+        assert!(!stream.is_open());
+        assert!(next().is_none(), "the stream goes on until the call has ended");
+        drop(Cancel { calls: &stream.0, id });
+        assert_eq!(next().flatten().unwrap().unwrap().cancelled_ids, [id]);
+        assert!(next().unwrap().is_none(), "the stream has ended");
     }
 }

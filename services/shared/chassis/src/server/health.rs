@@ -1,9 +1,9 @@
 //! Health checks (`grpc.health.v1`): readiness of a service over all workers, and liveness of the
-//! process under the name `liveness`. Kubernetes must probe them separately: a server without Redis
-//! is not ready, but must not be restarted.
+//! process under the name `liveness`, which a stuck worker ends. Kubernetes must probe them separately:
+//! a server without Redis is not ready, but must not be restarted.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -28,6 +28,9 @@ const LIVENESS: &str = "liveness";
 // Above the longest interval between two reports of a healthy worker, including a slow probe.
 const REPORT_AGE_MAX: Duration = Duration::from_secs(8);
 
+// A worker without a report for so long is stuck, not slow: only a restart of the process helps.
+const STUCK_AGE: Duration = Duration::from_secs(60);
+
 /// Health state of one service over all workers. tonic-health's own reporter starts as SERVING, and
 /// its streams would block the drain.
 #[derive(Debug)]
@@ -41,16 +44,35 @@ pub(super) struct HealthState {
 
 #[derive(Debug)]
 struct Workers {
-    /// When each worker last reported ready; `None` if it is not.
-    ready: Vec<Option<Instant>>,
+    /// The last report of each worker; `None` before the first one.
+    reports: Vec<Option<Report>>,
     draining: bool,
+}
+
+/// The result of a worker's readiness probe.
+#[derive(Clone, Copy, Debug)]
+struct Report {
+    at: Instant,
+    is_ready: bool,
+}
+
+impl Report {
+    fn is_within(self, age: Duration, now: Instant) -> bool {
+        now.saturating_duration_since(self.at) <= age
+    }
 }
 
 impl Workers {
     /// Returns whether all workers are ready. The report of a stuck worker expires.
     fn are_ready(&self, now: Instant) -> bool {
-        let counts = |at: Instant| now.saturating_duration_since(at) <= REPORT_AGE_MAX;
-        !self.draining && self.ready.iter().all(|&ready| ready.is_some_and(counts))
+        let counts = |report: Report| report.is_ready && report.is_within(REPORT_AGE_MAX, now);
+        !self.draining && self.reports.iter().all(|report| report.is_some_and(counts))
+    }
+
+    /// Returns whether no worker is stuck. While it drains, the process ends by itself.
+    fn are_alive(&self, now: Instant) -> bool {
+        let counts = |report: Report| report.is_within(STUCK_AGE, now);
+        self.draining || self.reports.iter().all(|report| report.is_none_or(counts))
     }
 }
 
@@ -59,7 +81,7 @@ impl HealthState {
     pub(super) fn new(name: &'static str, workers: usize) -> Arc<Self> {
         Arc::new(Self {
             name,
-            workers: Mutex::new(Workers { ready: vec![None; workers], draining: false }),
+            workers: Mutex::new(Workers { reports: vec![None; workers], draining: false }),
             serving: watch::Sender::new(false),
             closing: CancellationToken::new(),
         })
@@ -85,10 +107,19 @@ impl HealthState {
 
     fn set_ready_at(&self, now: Instant, worker: usize, ready: bool) {
         self.update(now, |workers| {
-            if let Some(report) = workers.ready.get_mut(worker) {
-                *report = ready.then_some(now);
+            if let Some(report) = workers.reports.get_mut(worker) {
+                *report = Some(Report { at: now, is_ready: ready });
             }
         });
+    }
+
+    /// Returns whether no worker is stuck.
+    fn is_alive(&self, now: Instant) -> bool {
+        self.workers().are_alive(now)
+    }
+
+    fn workers(&self) -> MutexGuard<'_, Workers> {
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reports NOT_SERVING from now on.
@@ -109,7 +140,7 @@ impl HealthState {
     // Every report re-evaluates all workers, so that a stuck worker is detected by the others.
     fn update(&self, now: Instant, change: impl FnOnce(&mut Workers)) {
         // Held while sending, so that updates stay in order.
-        let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut workers = self.workers();
         change(&mut workers);
         let serving = workers.are_ready(now);
         let changed =
@@ -134,6 +165,12 @@ impl HealthService {
         let is_named = |state: &&Arc<HealthState>| service.is_empty() || service == state.name;
         self.0.iter().filter(is_named).cloned().collect()
     }
+
+    /// Returns whether the process works: any worker answers, but another one may be stuck.
+    fn is_alive(&self) -> bool {
+        let now = Instant::now();
+        self.0.iter().all(|state| state.is_alive(now))
+    }
 }
 
 #[tonic::async_trait]
@@ -146,7 +183,7 @@ impl Health for HealthService {
     ) -> Result<Response<HealthCheckResponse>, Status> {
         let name = request.get_ref().service.as_str();
         if name == LIVENESS {
-            return Ok(Response::new(response(true)));
+            return Ok(Response::new(response(self.is_alive())));
         }
         let states = self.named(name);
         if states.is_empty() {
@@ -168,7 +205,7 @@ impl Health for HealthService {
             first.chain(stream::pending()).take_until(closed).boxed()
         };
         let stream = match request.get_ref().service.as_str() {
-            LIVENESS => steady(response(true)),
+            LIVENESS => steady(response(self.is_alive())),
             name => match self.named(name) {
                 states if states.is_empty() => {
                     steady(HealthCheckResponse { status: ServingStatus::ServiceUnknown.into() })
@@ -246,6 +283,24 @@ mod tests {
         assert!(!*serving.borrow());
         health.set_ready_at(start + Duration::from_secs(10), 1, true);
         assert!(*serving.borrow());
+    }
+
+    #[test]
+    fn a_process_with_a_stuck_worker_is_not_alive() {
+        let health = HealthState::new("service", 2);
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        assert!(health.is_alive(after(3600)), "before the first reports, the startup probe counts");
+        health.set_ready_at(start, 0, true);
+        // A worker without Redis is not stuck.
+        health.set_ready_at(start, 1, false);
+        assert!(health.is_alive(after(60)));
+        health.set_ready_at(after(61), 1, false);
+        assert!(!health.is_alive(after(61)));
+        health.set_ready_at(after(61), 0, false);
+        assert!(health.is_alive(after(61)));
+        health.drain();
+        assert!(health.is_alive(after(3600)));
     }
 
     #[tokio::test]

@@ -50,7 +50,7 @@ pub struct Config {
     pub max_connection_age_s: u64,
 
     /// Calls in flight in the whole process; more are rejected with RESOURCE_EXHAUSTED. Health
-    /// checks and reflection do not count
+    /// checks and reflection do not count. As many more may wait for the rest of their message
     #[arg(long, env = "MICROBLOG_MAX_CALLS", value_name = "COUNT", default_value_t = 1024,
           value_parser = positive)]
     pub max_calls: usize,

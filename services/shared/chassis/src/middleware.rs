@@ -1,6 +1,7 @@
 //! Server middleware around every call: metadata limit, admission, deadline, trace context,
 //! identity, panic isolation, and the mapping of tonic's own errors.
 
+mod arriving;
 mod body;
 mod in_flight;
 
@@ -20,8 +21,8 @@ use tonic::{Code, Status, body::Body, service::Routes};
 use tower::Service;
 use tracing::Instrument as _;
 
-pub(crate) use self::body::CallBody;
 use self::in_flight::InFlightCall;
+pub(crate) use self::{arriving::ArrivingBody, body::CallBody};
 use crate::{
     call::{
         context::{self, Context, ServerState},
@@ -151,6 +152,13 @@ impl Service<Request<Body>> for Calls {
         let arrived = request.extensions().get().map_or_else(Instant::now, |Arrived(at)| *at);
         let mut call = start(method, self.server_state.clone(), incoming, arrived);
         let admitted = self.admit(&mut call, &request);
+        let request = match &call.permit {
+            // The message of a call that has waited is complete.
+            Some(permit) if request.extensions().get::<Arrived>().is_none() => {
+                request.map(|body| Body::new(ArrivingBody::new(body, permit.clone())))
+            }
+            _ => request,
+        };
         self.dispatch(request, call, admitted)
     }
 }

@@ -4,7 +4,7 @@
 
 use std::sync::{
     Arc, Weak,
-    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
 use opentelemetry::{KeyValue, global, metrics::AsyncInstrument};
@@ -14,9 +14,22 @@ use crate::config::Config;
 /// The concurrency limits of a process, shared by all its workers and services.
 #[derive(Debug)]
 pub(crate) struct Admission {
-    calls: Slots,
-    watches: Slots,
+    slots: [Slots; KINDS.len()],
 }
+
+/// What a call does in its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// It waits for the rest of its message, as long as its caller likes.
+    Arriving,
+    /// It runs.
+    Call,
+    /// It sends updates to its caller.
+    Watch,
+}
+
+const KINDS: [(Kind, &str); 3] =
+    [(Kind::Arriving, "arriving"), (Kind::Call, "call"), (Kind::Watch, "watch")];
 
 #[derive(Debug)]
 struct Slots {
@@ -51,7 +64,15 @@ impl Slots {
 
 impl Admission {
     pub(crate) fn new(config: &Config) -> Self {
-        Self { calls: Slots::new(config.max_calls), watches: Slots::new(config.max_watches) }
+        let limit = |kind| match kind {
+            Kind::Arriving | Kind::Call => config.max_calls,
+            Kind::Watch => config.max_watches,
+        };
+        Self { slots: KINDS.map(|(kind, _)| Slots::new(limit(kind))) }
+    }
+
+    fn of(&self, kind: Kind) -> &Slots {
+        &self.slots[kind as usize]
     }
 
     /// Registers the observable metrics. Called once per process.
@@ -73,7 +94,7 @@ impl Admission {
             .build();
     }
 
-    /// Returns a callback that observes one value per kind of slot: calls and watches.
+    /// Returns a callback that observes one value per kind of slot.
     fn observe_each<F: Fn(&Slots) -> u64>(
         self: &Arc<Self>,
         read: F,
@@ -81,56 +102,57 @@ impl Admission {
         let admission: Weak<Self> = Arc::downgrade(self);
         move |observer| {
             let Some(admission) = admission.upgrade() else { return };
-            for (kind, slots) in [("call", &admission.calls), ("watch", &admission.watches)] {
-                observer.observe(read(slots), &[KeyValue::new("kind", kind)]);
+            for (kind, name) in KINDS {
+                observer.observe(read(admission.of(kind)), &[KeyValue::new("kind", name)]);
             }
         }
     }
 
     /// Admits a call, or returns `None` at the limit.
     pub(crate) fn try_admit(self: &Arc<Self>) -> Option<Arc<Permit>> {
-        let permit = || Permit { admission: self.clone(), is_watch: AtomicBool::new(false) };
-        self.calls.try_acquire().then(|| Arc::new(permit()))
+        let kind = AtomicUsize::new(Kind::Call as usize);
+        let permit = || Permit { admission: self.clone(), kind };
+        self.of(Kind::Call).try_acquire().then(|| Arc::new(permit()))
     }
 
     /// Returns the number of calls in flight, including watches.
     pub(crate) fn in_flight(&self) -> usize {
-        self.calls.in_use() + self.watches.in_use()
+        self.slots.iter().map(Slots::in_use).sum()
     }
 }
 
-/// A slot of a call in flight. The call shares it with its writes, which may outlive it, and with
-/// its calls within the process. Dropping the last reference frees the slot.
+/// A slot of a call in flight. The call shares it with its message, with its writes, which may outlive
+/// it, and with its calls within the process. Dropping the last reference frees the slot.
 #[derive(Debug)]
 pub(crate) struct Permit {
     admission: Arc<Admission>,
-    is_watch: AtomicBool,
+    /// A [`Kind`].
+    kind: AtomicUsize,
 }
 
 impl Permit {
-    /// Exchanges the call's slot for a watch slot, once. Returns `false` at the limit of watches.
-    pub(crate) fn become_watch(&self) -> bool {
-        if self.is_watch() {
+    /// Exchanges the slot for one of another kind. Returns `false` at the limit of these.
+    pub(crate) fn exchange(&self, kind: Kind) -> bool {
+        if self.is(kind) {
             return true;
         }
-        if !self.admission.watches.try_acquire() {
+        if !self.admission.of(kind).try_acquire() {
             return false;
         }
-        let was_watch = self.is_watch.swap(true, Ordering::Relaxed);
-        let surplus = if was_watch { &self.admission.watches } else { &self.admission.calls };
-        surplus.release();
+        // Another reference may have made the same exchange meanwhile: then this slot is the surplus.
+        let before = self.kind.swap(kind as usize, Ordering::Relaxed);
+        self.admission.slots[before].release();
         true
     }
 
-    pub(crate) fn is_watch(&self) -> bool {
-        self.is_watch.load(Ordering::Relaxed)
+    /// Returns whether the slot is of a kind.
+    pub(crate) fn is(&self, kind: Kind) -> bool {
+        self.kind.load(Ordering::Relaxed) == kind as usize
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let Self { admission, is_watch } = self;
-        let in_use = if *is_watch.get_mut() { &admission.watches } else { &admission.calls };
-        in_use.release();
+        self.admission.slots[*self.kind.get_mut()].release();
     }
 }

@@ -10,7 +10,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::{Code, Status};
 use tracing::{Instrument as _, Span};
 
-use super::admission::{Admission, Permit};
+use super::admission::{Admission, Kind, Permit};
 pub use super::trace_context::Trace;
 use crate::{
     config::Config,
@@ -87,7 +87,7 @@ impl Context {
 
     /// Returns whether the call is a watch, which must not delay the drain.
     pub(crate) fn is_watch(&self) -> bool {
-        self.permit.as_ref().is_some_and(|permit| permit.is_watch())
+        self.permit.as_ref().is_some_and(|permit| permit.is(Kind::Watch))
     }
 }
 
@@ -172,7 +172,7 @@ impl DetachedContext {
 /// Returns RESOURCE_EXHAUSTED, with the reason OVERLOADED, at the limit of watches.
 pub fn watch() -> Result<(), Status> {
     let permit = with(|context| context.permit.clone()).flatten();
-    if permit.is_none_or(|permit| permit.become_watch()) {
+    if permit.is_none_or(|permit| permit.exchange(Kind::Watch)) {
         return Ok(());
     }
     let text = "too many watches in flight";

@@ -26,6 +26,7 @@ use http::{
 };
 use http_body_util::{BodyExt as _, Either as EitherBody, Full, LengthLimitError, Limited};
 use microblog_domain::Invalid;
+use microblog_proto::common::ErrorReason;
 use tokio::{
     sync::Mutex,
     task::spawn_blocking,
@@ -41,7 +42,7 @@ use crate::{
     call::{context::ServerState, metadata},
     config::Config,
     methods,
-    middleware::{Arrived, CallBody, message_too_large, overloaded},
+    middleware::{Arrived, ArrivingBody, CallBody, message_too_large, overloaded},
     service::{File, Web},
     status,
     telemetry::prometheus,
@@ -206,11 +207,11 @@ impl Protocols {
     ) -> Result<Request<Full<Bytes>>, Status> {
         let (mut parts, mut body) = request.into_parts();
         let is_infrastructure = methods::find(parts.uri.path()).is_infrastructure;
-        let _permit = match is_infrastructure {
-            true => None,
+        if !is_infrastructure {
             // An overloaded server also closes a connection of HTTP/1.1.
-            false => Some(self.server_state.admission.try_admit().ok_or_else(overloaded)?),
-        };
+            let permit = self.server_state.admission.try_admit().ok_or_else(overloaded)?;
+            body = Body::new(ArrivingBody::new(body, permit));
+        }
         let checked = self.check(&parts.headers);
         let awaits_answer = checked.is_err() && awaits_continue(&parts);
         let message = match checked {
@@ -332,7 +333,10 @@ async fn read_body(body: &mut Body, max: usize, deadline: Instant) -> Result<Byt
     match timeout_at(deadline, Limited::new(body, max).collect()).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(message_too_large()),
-        Ok(Err(_broken)) => Err(Status::cancelled("the message is incomplete")),
+        Ok(Err(error)) => Err(match error.downcast::<Status>() {
+            Ok(status) if status::reason_of(&status) == Some(ErrorReason::Overloaded) => *status,
+            _ => Status::cancelled("the message is incomplete"),
+        }),
         Err(_elapsed) => Err(status::deadline_exceeded()),
     }
 }

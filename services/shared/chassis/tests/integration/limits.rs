@@ -63,6 +63,32 @@ async fn max_calls_limits_all_connections_together() {
 }
 
 #[tokio::test]
+async fn calls_without_their_messages_keep_no_others_out() {
+    let mut limited = config();
+    (limited.max_calls, limited.default_timeout_ms) = (2, 600_000);
+    let server = Server::start(Stub::new().service(), limited);
+    let silent_call = || {
+        let mut client = Grpc::new(server.channel());
+        tokio::spawn(async move {
+            client.ready().await.unwrap();
+            let codec = ProstCodec::<GetUserByNameRequest, GetUserByNameResponse>::default();
+            let path = "/microblog.user.v1.UserService/GetUserByName".parse().unwrap();
+            client.client_streaming(Request::new(stream::pending()), path, codec).await
+        })
+    };
+    // They go on when they are dropped.
+    drop([silent_call(), silent_call()]);
+    let mut client = server.client();
+    eventually("a call with its message is admitted, and no other one", async || {
+        let other = tokio::time::timeout(Duration::from_millis(200), silent_call()).await;
+        let is_rejected =
+            other.is_ok_and(|other| other.unwrap().unwrap_err().code() == Code::ResourceExhausted);
+        is_rejected && client.get_user_by_name(request(None)).await.is_ok()
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn admitted_call_is_not_limited_again_at_a_local_peer() {
     let peer = Peer::local(&Stub::new().service(), &config());
     let outer = Stub::new().get(move |_| {

@@ -323,23 +323,57 @@ async fn what_is_not_a_call_is_rejected() {
     server.client().get_user_by_name(grpc_request(None)).await.unwrap();
 }
 
-#[tokio::test]
-async fn a_slow_message_is_not_waited_for() {
-    let mut impatient = config();
-    (impatient.default_timeout_ms, impatient.max_calls) = (200, 1);
-    let server = Server::start(web(Stub::new()), impatient);
+fn head_of(length: usize) -> String {
+    format!(
+        "POST {GET} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+    )
+}
+
+/// Begins a message of nine bytes, after other bytes, and does not go on.
+async fn slow_message(server: &Server, before: &str) -> TcpStream {
     let mut slow = TcpStream::connect(server.address).await.unwrap();
-    let head = format!(
-        "POST {GET} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{{"
-    );
-    slow.write_all(head.as_bytes()).await.unwrap();
-    // It occupies the only slot until then.
-    eventually("another call is rejected", async || {
-        let (_, error) = call(&server, GET, "{}").await;
-        code_and_reason(&error) == ("resource_exhausted", "OVERLOADED")
+    let bytes = format!("{before}{}{{", head_of(9));
+    slow.write_all(bytes.as_bytes()).await.unwrap();
+    slow
+}
+
+async fn status_line(connection: &mut TcpStream) -> Option<[u8; 12]> {
+    let mut line = [0; 12];
+    let read = timeout(Duration::from_millis(200), connection.read_exact(&mut line)).await;
+    matches!(read, Ok(Ok(_))).then_some(line)
+}
+
+#[tokio::test]
+async fn a_slow_message_keeps_no_other_call_out() {
+    let mut patient = config();
+    (patient.default_timeout_ms, patient.max_calls) = (600_000, 1);
+    let server = Server::start(web(Stub::new()), patient);
+    // After the first answer, the slow message has arrived before those of later connections.
+    let mut slow = slow_message(&server, &format!("{}{{}}", head_of(2))).await;
+    let mut answer = [0; 12];
+    timeout(PATIENCE, slow.read_exact(&mut answer)).await.unwrap().unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 200");
+    eventually("a call with its message is admitted, and no other one", async || {
+        let mut other = slow_message(&server, "").await;
+        let is_rejected = status_line(&mut other).await.as_ref() == Some(b"HTTP/1.1 429");
+        is_rejected && call(&server, GET, "{}").await.0 == StatusCode::OK
     })
     .await;
     assert_eq!(call(&server, "/grpc.health.v1.Health/Check", "{}").await.0, StatusCode::OK);
+    let last = "GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+    slow.write_all(format!("       }}{last}").as_bytes()).await.unwrap();
+    let mut answers = String::new();
+    timeout(PATIENCE, slow.read_to_string(&mut answers)).await.unwrap().unwrap();
+    assert_eq!(answers.matches("HTTP/1.1 200").count(), 2, "{answers}");
+    assert!(answers.ends_with(FILES[0].contents), "{answers}");
+}
+
+#[tokio::test]
+async fn a_slow_message_is_not_waited_for() {
+    let mut impatient = config();
+    impatient.default_timeout_ms = 200;
+    let server = Server::start(web(Stub::new()), impatient);
+    let mut slow = slow_message(&server, "").await;
     let mut response = String::new();
     timeout(PATIENCE, slow.read_to_string(&mut response)).await.unwrap().unwrap();
     assert!(response.starts_with("HTTP/1.1 504"), "{response}");

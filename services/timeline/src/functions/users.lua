@@ -123,13 +123,13 @@ end
 -- read or delivery adds expires with it.
 --
 -- KEYS: user timeline, home timeline, pulls.
-local function forget(keys)
+local function empty_timelines(keys)
   redis.call('UNLINK', keys[1], keys[2], keys[3])
   redis.call('SET', keys[1], GONE_HEAD, 'EX', GONE_LIFETIME)
 end
 
 register('tl_publish', publish)
 register('tl_complete', complete)
-register('tl_forget', forget, 'allow-oom')
+register('tl_forget', empty_timelines, 'allow-oom')
 register('tl_switch_fanout', switch_fanout, 'allow-oom')
 register('tl_fanout_switch_due', fanout_switch_due, 'allow-oom')

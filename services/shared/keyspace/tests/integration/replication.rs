@@ -3,7 +3,7 @@
 
 use microblog_domain::Partition;
 use microblog_keyspace::{Batch, Call, Config, Error, Keyspace, Library, redis};
-use microblog_testkit::{RedisCluster, RedisServer};
+use microblog_testkit::{PATIENCE, RedisCluster, RedisServer};
 
 use crate::support::{USER, key};
 
@@ -27,7 +27,9 @@ end)
 };
 
 async fn open(url: String) -> Keyspace {
-    let keyspace = Keyspace::open(&Config::at(url), LIBRARY).unwrap();
+    // A replica of a busy machine may be late.
+    let config = Config { redis_timeout_ms: PATIENCE.as_millis() as u64, ..Config::at(url) };
+    let keyspace = Keyspace::open(&config, LIBRARY).unwrap();
     keyspace.ready().await.unwrap();
     keyspace.require_replicas(1);
     keyspace

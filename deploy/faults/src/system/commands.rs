@@ -52,15 +52,25 @@ impl System {
         Ok(())
     }
 
-    /// Restores Redis from the databases.
+    /// Restores Redis from the databases. Repeats a restore that a busy database has ended, as its error
+    /// says.
     pub(crate) async fn restore(&self) -> Result<RecordedAt> {
-        let (success, text) = self.run("restore", &["--verbose"]).await?;
-        ensure!(success, "microblog restore failed:\n{text}");
-        let lines = text.lines().filter(|line| line.contains(": recorded up to "));
-        let recorded_at: RecordedAt = lines.map(recorded_at).collect::<Result<_>>()?;
-        let is_complete = recorded_at.len() == RECORDED_PARTITIONS;
-        ensure!(is_complete, "microblog restore does not name all partitions:\n{text}");
-        Ok(recorded_at)
+        let (deadline, mut restored_at) = (Instant::now() + SETTLED, RecordedAt::new());
+        loop {
+            let (success, text) = self.run("restore", &["--verbose"]).await?;
+            for line in text.lines().filter(|line| line.contains(": recorded up to ")) {
+                let (partition, at) = recorded_at(line)?;
+                // A repeated restore names the restore before.
+                restored_at.entry(partition).or_insert(at);
+            }
+            if success {
+                let is_complete = restored_at.len() == RECORDED_PARTITIONS;
+                ensure!(is_complete, "microblog restore does not name all partitions:\n{text}");
+                return Ok(restored_at);
+            }
+            let is_repeated = text.contains("run the restore again") && Instant::now() < deadline;
+            ensure!(is_repeated, "microblog restore failed:\n{text}");
+        }
     }
 
     /// Waits until the databases have all partitions. Before that, there is nothing to restore.

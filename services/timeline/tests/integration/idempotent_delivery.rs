@@ -57,8 +57,10 @@ async fn repeated_deliveries_show_a_post_once() {
         for user in [alice, bob] {
             assert_eq!(Timeline::Home.whole(&system.client, user, 3, "").await, all);
         }
-        // A duplicate that overtakes the original is stored twice; a later one is not.
-        assert_eq!(stored(&system.store, bob).await.len(), before);
+        // A duplicate that overtakes the original is stored twice; a later one is not. A build leaves out
+        // the first one, too.
+        let after = stored(&system.store, bob).await.len();
+        assert!(after == before || after == all.len(), "{after} posts, {before} before");
         assert_eq!(stored(&system.store, alice).await.len(), all.len());
         assert_eq!(published(&system.store, alice).await, all);
     }

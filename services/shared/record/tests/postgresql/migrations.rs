@@ -1,20 +1,13 @@
 //! Migrations on PostgreSQL that take longer than a write may.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
-
 use std::{pin::pin, time::Duration};
 
-use clap::Parser as _;
-use microblog_record::{Config, Database, Migration};
+use microblog_record::{Database, Migration};
 use microblog_testkit::{PATIENCE, PostgresServer, eventually};
 use sqlx::{Connection as _, Executor as _, PgConnection};
 use tokio::time::{self, timeout};
 
-#[derive(clap::Parser)]
-struct Flags {
-    #[command(flatten)]
-    database: Config,
-}
+use crate::open;
 
 /// The second one waits as long as a test holds a lock.
 const MIGRATIONS: [Migration; 2] = [
@@ -25,11 +18,6 @@ const MIGRATIONS: [Migration; 2] = [
     ),
     (2, "slow", "SELECT pg_advisory_xact_lock(7); CREATE TABLE slow (id BIGINT)"),
 ];
-
-fn open(server: &PostgresServer) -> Database {
-    let flags = Flags::parse_from(["test", "--database-url", &server.url()]);
-    Database::open(&flags.database).unwrap().unwrap()
-}
 
 /// Takes the lock that a migration waits for.
 async fn lock(server: &PostgresServer) -> PgConnection {

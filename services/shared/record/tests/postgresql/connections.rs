@@ -1,27 +1,18 @@
 //! Connections to a PostgreSQL that does not answer.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
-
 use std::time::Duration;
 
-use clap::Parser as _;
-use microblog_record::{Config, Database};
 use microblog_testkit::{PATIENCE, PostgresServer, eventually};
 use sqlx::Executor as _;
 use tokio::time::timeout;
 
-#[derive(clap::Parser)]
-struct Flags {
-    #[command(flatten)]
-    database: Config,
-}
+use crate::open;
 
 /// Otherwise a pool would be full of them until TCP gives up.
 #[tokio::test]
 async fn a_connection_that_does_not_answer_leaves_its_pool() {
     let server = PostgresServer::start().await;
-    let flags = Flags::parse_from(["test", "--database-url", &server.url()]);
-    let database = Database::open(&flags.database).unwrap().unwrap();
+    let database = open(&server);
     let mut reading = database.readers().acquire().await.unwrap();
     let mut writing = database.begin().await.unwrap();
     server.pause();

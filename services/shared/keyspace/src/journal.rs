@@ -318,7 +318,8 @@ impl Journals {
             return Ok(());
         }
         let mut set = cmd("SET");
-        set.arg(self.beside(partition, "lease")).arg("").arg("PX").arg(1);
+        // A time in the past: the key expires at once.
+        set.arg(self.beside(partition, "lease")).arg("").arg("PXAT").arg(1);
         keyspace.query::<Option<String>>(set).await.map(|_| ())
     }
 }

@@ -1,7 +1,7 @@
 //! Change journals: a function appends only to a journal that has what its caller has seen.
 
 use microblog_domain::Partition;
-use microblog_keyspace::{Call, Config, Error, Keyspace, Library, redis};
+use microblog_keyspace::{Call, Config, Error, Journals, Keyspace, Library, redis};
 use microblog_testkit::RedisServer;
 
 use crate::support::{USER, key};
@@ -158,5 +158,20 @@ async fn a_recovery_rejects_changes_until_its_end() {
         assert_eq!(journal.change(&["a", "b"]).await.unwrap(), 2, "{seen}");
         let after = [("3-1", "recovered x 9"), ("3-2", "a 9"), ("3-3", "b 9")];
         assert_eq!(journal.entries().await, owned(&[&entries[..], &after].concat()), "{seen}");
+    }
+}
+
+#[tokio::test]
+async fn a_lease_that_was_ended_can_be_taken_at_once() {
+    let journals = Journals { key: |partition| key(partition.number(), "journal") };
+    let journal = Journal::with(&[], "0-0").await;
+    let keyspace = &journal.keyspace;
+    for _ in 0..100 {
+        assert!(journals.lease(keyspace, PARTITION, "first", false).await.unwrap());
+        assert!(!journals.lease(keyspace, PARTITION, "second", false).await.unwrap());
+        journals.end_lease(keyspace, PARTITION, "second").await.unwrap();
+        assert!(journals.lease(keyspace, PARTITION, "first", true).await.unwrap());
+        journals.end_lease(keyspace, PARTITION, "first").await.unwrap();
+        assert!(!journals.lease(keyspace, PARTITION, "first", true).await.unwrap());
     }
 }

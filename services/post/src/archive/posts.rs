@@ -34,10 +34,7 @@ impl Archive {
 
     /// Returns the existing posts among some, as of their eviction.
     pub async fn posts(&self, ids: &[PostId], viewer: Option<UserId>) -> Result<Vec<Post>, Error> {
-        if ids.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut posts = self.database.read("SELECT posts", self.rows_of(ids)).await?;
+        let mut posts = self.newest_first(ids, &Damaged::new(RECORD)).await?;
         if let Some(viewer) = viewer {
             let liked: Vec<_> =
                 posts.iter().filter(|post| post.counts.likes > 0).map(|post| post.id).collect();
@@ -47,15 +44,24 @@ impl Archive {
         Ok(posts)
     }
 
-    async fn rows_of(&self, ids: &[PostId]) -> Result<Vec<Post>, sqlx::Error> {
+    /// Returns the existing posts among some likewise, newest first.
+    pub(crate) async fn newest_first(
+        &self,
+        ids: &[PostId],
+        damaged: &Damaged,
+    ) -> Result<Vec<Post>, Error> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
         let columns = self.post_columns();
         let text = format!(
-            "SELECT {columns} FROM posts WHERE deleted = 0 AND id IN ({})",
+            "SELECT {columns} FROM posts WHERE deleted = 0 AND id IN ({}) ORDER BY id DESC",
             list(1, ids.len())
         );
         let query = ids.iter().fold(statement(text), |query, id| query.bind(number(id.get())));
-        let rows = query.fetch_all(self.database.readers()).await?;
-        Ok(Damaged::new(RECORD).decode("posts", 1, &rows, post))
+        let read = async { query.fetch_all(self.database.readers()).await };
+        let rows = self.database.read("SELECT posts", read).await?;
+        Ok(damaged.decode("posts", 1, &rows, post))
     }
 
     /// Returns which of some posts have a row that is not a tombstone.

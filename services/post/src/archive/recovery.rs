@@ -163,7 +163,11 @@ impl Archive {
         Ok(found)
     }
 
-    async fn rows(&self, query: Query<'static, Any, AnyArguments>) -> Result<Vec<AnyRow>, Error> {
+    /// Returns the rows of a long read.
+    pub(super) async fn rows(
+        &self,
+        query: Query<'static, Any, AnyArguments>,
+    ) -> Result<Vec<AnyRow>, Error> {
         let rows = async move { query.fetch_all(self.database.writers()).await };
         self.database.read_within(READ_TIMEOUT, "SELECT posts", rows).await
     }

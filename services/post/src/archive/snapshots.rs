@@ -1,9 +1,6 @@
 //! Reads of whole posts, for restores.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    time::Duration,
-};
+use std::collections::BTreeMap;
 
 use microblog_domain::{PostId, Stamp, UserId};
 use microblog_keyspace::Entry;
@@ -11,82 +8,99 @@ use microblog_record::{
     Damaged, Error,
     sql::{list, number, read_id, statement},
 };
-use sqlx::{Any, Transaction, any::AnyRow};
+use sqlx::{Row as _, any::AnyRow};
 
-use super::{
-    Archive, RECORD,
-    posts::{comment, post},
-};
-use crate::post::Snapshot;
+use super::{Archive, RECORD, posts::comment};
+use crate::post::{Post, Snapshot};
 
-/// The timeout of reading one page of posts.
-const SNAPSHOT_READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// The most entries of a list that are read at once: it may have millions.
+const PAGE: usize = 10_000;
+
+/// A table with an entry of a list in each row, of what exists.
+struct ListTable<'a> {
+    name: &'static str,
+    columns: &'a str,
+    /// The rest of the key, behind `post`.
+    member: &'static str,
+    /// The column that is 0 while the entry exists.
+    end: &'static str,
+}
 
 impl Archive {
     /// Returns a post with its lists; `None` if there is none. Without damaged rows.
     pub async fn read_snapshot(&self, id: PostId) -> Result<Option<Snapshot>, Error> {
-        Ok(self.read_snapshots(&[id], &Damaged::new(RECORD)).await?.pop())
+        let posts = self.posts(&[id], None).await?;
+        Ok(self.with_lists(posts, &Damaged::new(RECORD)).await?.pop())
     }
 
-    /// Returns the existing posts among some with their lists, in the given order. Without damaged
-    /// rows.
-    pub(crate) async fn read_snapshots(
+    /// Returns posts with their lists, without damaged rows. Only those of a single post are read in
+    /// pages.
+    pub(crate) async fn with_lists(
         &self,
-        ids: &[PostId],
+        posts: Vec<Post>,
         damaged: &Damaged,
     ) -> Result<Vec<Snapshot>, Error> {
-        if ids.is_empty() {
-            return Ok(Vec::new());
-        }
-        let [post_columns, comment_columns] = [self.post_columns(), self.comment_columns()];
-        let texts = [
-            format!("SELECT {post_columns} FROM posts WHERE deleted = 0 AND id"),
-            "SELECT post, member, since FROM likes WHERE ended = 0 AND post".to_owned(),
-            format!("SELECT {comment_columns} FROM comments WHERE deleted = 0 AND post"),
-            "SELECT post, member FROM reposts WHERE ended = 0 AND post".to_owned(),
-        ];
-        let read = async move {
-            let mut transaction = self.database.writers().begin().await?;
-            let mut rows = Vec::with_capacity(texts.len());
-            for text in texts {
-                rows.push(select(&mut transaction, &text, ids).await?);
-            }
-            Ok(rows)
+        let ids: Vec<_> = posts.iter().map(|post| post.id).collect();
+        let likes = ListTable {
+            name: "likes",
+            columns: "post, member, since",
+            member: "member",
+            end: "ended",
         };
-        let name = "SELECT posts likes comments reposts";
-        let rows = self.database.read_within(SNAPSHOT_READ_TIMEOUT, name, read).await?;
-        let [posts, likes, comments, reposts] = &rows[..] else { return Ok(Vec::new()) };
-        let posts = damaged.decode("posts", 1, posts, post);
-        let mut posts: HashMap<PostId, _> = posts.into_iter().map(|post| (post.id, post)).collect();
-        let mut likes = by_post(damaged.decode("likes", 2, likes, like));
-        let mut comments = by_post(damaged.decode("comments", 2, comments, |row| {
-            let comment = comment(row)?;
-            Ok((comment.post, comment))
-        }));
-        let mut reposts = by_post(damaged.decode("reposts", 2, reposts, |row| {
-            Ok((read_id(row, 0, PostId::new)?, read_id(row, 1, PostId::new)?))
-        }));
-        let snapshot = |id: &PostId| {
-            Some(Snapshot {
-                post: posts.remove(id)?,
-                likes: likes.remove(id).unwrap_or_default(),
-                comments: comments.remove(id).unwrap_or_default(),
-                reposts: reposts.remove(id).unwrap_or_default(),
-            })
+        let comments = ListTable {
+            name: "comments",
+            columns: &self.comment_columns(),
+            member: "id",
+            end: "deleted",
         };
-        Ok(ids.iter().filter_map(snapshot).collect())
+        let reposts =
+            ListTable { name: "reposts", columns: "post, member", member: "member", end: "ended" };
+        let mut likes = self.list(&likes, &ids, damaged, like).await?;
+        let comment = |row: &AnyRow| comment(row).map(|comment| (comment.post, comment));
+        let mut comments = self.list(&comments, &ids, damaged, comment).await?;
+        let mut reposts = self.list(&reposts, &ids, damaged, repost).await?;
+        let snapshot = |post: Post| Snapshot {
+            likes: likes.remove(&post.id).unwrap_or_default(),
+            comments: comments.remove(&post.id).unwrap_or_default(),
+            reposts: reposts.remove(&post.id).unwrap_or_default(),
+            post,
+        };
+        Ok(posts.into_iter().map(snapshot).collect())
     }
-}
 
-// Returns the rows of some posts. The statement lacks its end, the ids.
-async fn select(
-    transaction: &mut Transaction<'static, Any>,
-    text: &str,
-    ids: &[PostId],
-) -> Result<Vec<AnyRow>, sqlx::Error> {
-    let text = format!("{text} IN ({})", list(1, ids.len()));
-    let query = ids.iter().fold(statement(text), |query, id| query.bind(number(id.get())));
-    query.fetch_all(&mut **transaction).await
+    // Returns the lists of some posts, by post.
+    async fn list<T>(
+        &self,
+        table: &ListTable<'_>,
+        ids: &[PostId],
+        damaged: &Damaged,
+        entry: impl Fn(&AnyRow) -> Result<(PostId, T), sqlx::Error>,
+    ) -> Result<BTreeMap<PostId, Vec<T>>, Error> {
+        let ListTable { name, columns, member, end } = *table;
+        let select = format!("SELECT {columns} FROM {name} WHERE {end} = 0 AND post");
+        let mut lists = BTreeMap::<_, Vec<T>>::new();
+        let mut add = |rows: &[AnyRow]| {
+            for (post, entry) in damaged.decode(name, 2, rows, &entry) {
+                lists.entry(post).or_default().push(entry);
+            }
+        };
+        if let [id] = ids {
+            let text = format!("{select} = $1 AND {member} > $2 ORDER BY {member} LIMIT {PAGE}");
+            let mut next = Some(i64::MIN);
+            while let Some(after) = next {
+                let page = statement(text.clone()).bind(number(id.get())).bind(after);
+                let rows = self.rows(page).await?;
+                add(&rows);
+                let last = rows.last().filter(|_| rows.len() == PAGE);
+                next = last.and_then(|row| row.try_get(member).ok());
+            }
+        } else if !ids.is_empty() {
+            let all = statement(format!("{select} IN ({})", list(1, ids.len())));
+            let all = ids.iter().fold(all, |query, id| query.bind(number(id.get())));
+            add(&self.rows(all).await?);
+        }
+        Ok(lists)
+    }
 }
 
 fn like(row: &AnyRow) -> Result<(PostId, Entry), sqlx::Error> {
@@ -95,10 +109,6 @@ fn like(row: &AnyRow) -> Result<(PostId, Entry), sqlx::Error> {
     Ok((read_id(row, 0, PostId::new)?, Entry { member, score }))
 }
 
-fn by_post<T>(rows: Vec<(PostId, T)>) -> BTreeMap<PostId, Vec<T>> {
-    let mut by_post: BTreeMap<PostId, Vec<T>> = BTreeMap::new();
-    for (post, row) in rows {
-        by_post.entry(post).or_default().push(row);
-    }
-    by_post
+fn repost(row: &AnyRow) -> Result<(PostId, PostId), sqlx::Error> {
+    Ok((read_id(row, 0, PostId::new)?, read_id(row, 1, PostId::new)?))
 }

@@ -23,12 +23,16 @@ use uuid::Uuid;
 use super::{PAGE, POSTS_AT_ONCE};
 use crate::{
     archive::{Archive, Config},
-    post::MadeByRequest,
+    post::{Counts, MadeByRequest, Post},
     store::{PostSet, REQUEST_TTL, Store, post_ids},
 };
 
 /// The most authors whose posts are read at once.
 const AUTHORS_AT_ONCE: usize = 8;
+
+/// The most list entries of posts that are written together, unless it is one post: they are in memory,
+/// and the leases of the posts must not end meanwhile.
+const ENTRIES_TOGETHER: u64 = 50_000;
 
 /// A recovery of a partition.
 pub(super) struct Restore<'a> {
@@ -114,9 +118,11 @@ impl Restore<'_> {
             };
             let hot = ids.iter().enumerate().take_while(is_hot);
             let hot: Vec<PostId> = hot.map(|(_, &id)| id).collect();
-            let posts = self.archive.read_snapshots(&hot, self.damaged).await?;
-            if !self.store.recover_posts(self.recovery, &posts, &holder, deliver_from).await? {
-                return Err(RecordError::Contended(self.partition));
+            for posts in together(self.archive.newest_first(&hot, self.damaged).await?) {
+                let posts = self.archive.with_lists(posts, self.damaged).await?;
+                if !self.store.recover_posts(self.recovery, &posts, &holder, deliver_from).await? {
+                    return Err(RecordError::Contended(self.partition));
+                }
             }
             kept += hot.len();
             before = hot.last().copied();
@@ -136,5 +142,48 @@ impl Restore<'_> {
             self.store.recover_requests(&requests).await?;
         }
         Ok(())
+    }
+}
+
+/// Divides posts into those that are written together.
+fn together(posts: Vec<Post>) -> Vec<Vec<Post>> {
+    let mut groups: Vec<Vec<Post>> = Vec::new();
+    let mut entries = 0_u64;
+    for post in posts {
+        let Counts { likes, comments, reposts } = post.counts;
+        let of_post = likes.saturating_add(comments).saturating_add(reposts);
+        entries = entries.saturating_add(of_post);
+        match groups.last_mut() {
+            Some(group) if entries <= ENTRIES_TOGETHER => group.push(post),
+            _ => {
+                entries = of_post;
+                groups.push(vec![post]);
+            }
+        }
+    }
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::post::Content;
+
+    #[test]
+    fn posts_with_long_lists_are_written_apart() {
+        let post = |n: u64, likes| {
+            let author = UserId::new(4).unwrap();
+            let content = Content { author, text: String::new(), origin: None };
+            let counts = Counts { likes, comments: 0, reposts: 0 };
+            Post { id: PostId::new(n).unwrap(), content, counts, liked: false }
+        };
+        let likes = [20_000, 20_000, 10_000, 1, 60_000, 0, u64::MAX, 50_000];
+        let posts = (1..).zip(likes).map(|(n, likes)| post(n, likes)).collect();
+        let groups: Vec<Vec<_>> = together(posts)
+            .iter()
+            .map(|group| group.iter().map(|post| post.id.get()).collect())
+            .collect();
+        assert_eq!(groups, [vec![1, 2, 3], vec![4], vec![5], vec![6], vec![7], vec![8]]);
+        assert!(together(Vec::new()).is_empty());
     }
 }

@@ -19,10 +19,6 @@ use crate::{
     post::{Backlink, MadeByRequest, Snapshot},
 };
 
-/// The most list entries of posts that are recovered together, unless it is one post: their leases
-/// must not end meanwhile.
-const STAGED_MAX: usize = 50_000;
-
 /// A set of posts that are in Redis. Each such post of a partition is in one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum PostSet {
@@ -193,29 +189,7 @@ impl Store {
         holder: &str,
         deliver_from: u64,
     ) -> Result<bool, Error> {
-        let mut entries = 0;
-        let fits = |post: &Snapshot, _: &Snapshot| {
-            entries += post.likes.len() + post.comments.len() + post.reposts.len();
-            let fits = entries < STAGED_MAX;
-            entries = if fits { entries } else { 0 };
-            fits
-        };
-        for posts in posts.chunk_by(fits) {
-            if !self.recover_group(recovery, posts, holder, deliver_from).await? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    // Pipelines of one batch may overtake each other: each step has a batch of its own.
-    async fn recover_group(
-        &self,
-        recovery: Recovery,
-        posts: &[Snapshot],
-        holder: &str,
-        deliver_from: u64,
-    ) -> Result<bool, Error> {
+        // Pipelines of one batch may overtake each other: each step has a batch of its own.
         let mut begun = Batch::with_capacity(2 * posts.len());
         let mut placed = Batch::with_capacity(posts.len());
         for snapshot in posts {

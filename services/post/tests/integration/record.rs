@@ -4,9 +4,10 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use futures::{StreamExt as _, future, stream};
-use microblog_domain::{Partition, RequestId};
+use microblog_domain::{Partition, PostId, RequestId};
 use microblog_post::{
-    Content, Delivery, Eraser, Origin, Published, Store, Sweeper, forget_marked, recorder,
+    Content, Delivery, Eraser, ListLengths, Origin, Published, Store, Sweeper, forget_marked,
+    recorder,
 };
 use microblog_proto::{common::ErrorReason, post as pb};
 use microblog_record::Source;
@@ -380,6 +381,54 @@ async fn long_lists_are_restored_over_several_connections() {
     let mut admin = aging.system.redis.nodes()[0].admin().await;
     let likes: u64 = redis::cmd("ZCARD").arg(list).query_async(&mut admin).await.unwrap();
     assert_eq!(likes, LIKES);
+}
+
+#[tokio::test]
+async fn lists_of_several_pages_are_restored_whole() {
+    // Short ones are restored together. A page has 10,000 entries.
+    const LENGTHS: [[u64; 3]; 3] = [[200, 0, 100], [3_000, 1_000, 0], [30_000, 25_000, 10_000]];
+    on_all(async |archives, topology| {
+        let aging = Aging::start_in(topology, archives, 10, &[]).await;
+        let mut posts = Vec::new();
+        for text in ["first", "second", "third"] {
+            posts.push(aging.system.create(AUTHOR, text).await.unwrap().id);
+        }
+        aging.archive().await;
+        let mut archive = connect(&aging.url).await;
+        for (post, [likes, comments, reposts]) in posts.iter().zip(LENGTHS) {
+            let comment = "author, text, in_reply_to, in_reply_to_author, deleted";
+            for (table, rows, columns, values) in [
+                ("likes", likes, "member, since, ended", format!("4096 * n, {post}")),
+                (
+                    "comments",
+                    comments,
+                    &format!("id, {comment}"),
+                    format!("{post} + 4096 * n, 4, 'comment', 0, 0"),
+                ),
+                ("reposts", reposts, "member, since, ended", format!("{post} + 4096 * n, {post}")),
+            ] {
+                // Every second row has ended.
+                let insert = format!(
+                    "WITH RECURSIVE n (n) AS (SELECT CAST(1 AS BIGINT) \
+                     UNION ALL SELECT n + 1 FROM n WHERE n < 2 * {rows}) \
+                     INSERT INTO {table} (post, {columns}) SELECT {post}, {values}, n % 2 FROM n"
+                );
+                execute(&mut archive, &insert).await;
+            }
+            let counts = format!("likes = {likes}, comments = {comments}, reposts = {reposts}");
+            execute(&mut archive, &format!("UPDATE posts SET {counts} WHERE id = {post}")).await;
+        }
+        flush(&aging.system).await;
+        assert_eq!(recover(&aging, std::iter::once(user(1).partition())).await, 1);
+        let ids: Vec<_> = posts.iter().map(|&id| PostId::new(id).unwrap()).collect();
+        let lengths = aging.system.store.list_lengths(&ids).await.unwrap();
+        let lengths = lengths.iter().map(|ListLengths { counts, comment_bodies }| {
+            assert_eq!(*comment_bodies, counts.comments);
+            [counts.likes, counts.comments, counts.reposts]
+        });
+        assert_eq!(lengths.collect::<Vec<_>>(), LENGTHS);
+    })
+    .await;
 }
 
 /// Returns all keys of a Redis with their contents.

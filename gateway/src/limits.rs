@@ -6,8 +6,9 @@
 //! on one account.
 //!
 //! The limits of an address are checked first of all. The limits of a viewer are checked right
-//! after authentication, before any other call. Calls that undo something (Unfollow, Unlike,
-//! DeletePost) or protect the caller (Block, Mute) are not limited.
+//! after authentication, before any other call that does not run beside it. Calls that undo something
+//! (Unfollow, Unlike) or protect the caller (Block, Mute) have a high one: even those that change nothing
+//! leave rows in the database. Deletions are not limited: they need a post or a comment.
 
 mod address;
 mod config;
@@ -79,6 +80,8 @@ pub(crate) struct Viewers {
     /// Posts and reposts.
     pub(crate) posts: Limit<UserId>,
     pub(crate) comments: Limit<UserId>,
+    /// All other calls that may leave a row without a need for one.
+    pub(crate) changes: Limit<UserId>,
     /// Calls that verify a password, except Login.
     pub(crate) passwords: Limit<UserId>,
 }
@@ -92,6 +95,7 @@ impl Limits {
                 likes: Limit::new("likes", config.likes_per_minute, MINUTE),
                 posts: Limit::new("posts", config.post_calls_per_minute, MINUTE),
                 comments: Limit::new("comments", config.comment_calls_per_minute, MINUTE),
+                changes: Limit::new("changes", config.change_calls_per_minute, MINUTE),
                 passwords: Limit::new("passwords", config.password_calls_per_minute, MINUTE),
             },
             logins: Limit::new("log-ins", config.logins_per_minute, MINUTE),
@@ -207,14 +211,15 @@ impl Limits {
 }
 
 impl Shared {
-    fn all(&self) -> [&dyn Maintain; 12] {
-        let Viewers { follows, likes, posts, comments, passwords } = &self.viewers;
+    fn all(&self) -> [&dyn Maintain; 13] {
+        let Viewers { follows, likes, posts, comments, changes, passwords } = &self.viewers;
         let Self { logins, registrations, availability, watches, change_streams, .. } = self;
         [
             follows,
             likes,
             posts,
             comments,
+            changes,
             passwords,
             logins,
             &registrations.each,

@@ -17,7 +17,7 @@ const FREE: u16 = 20;
 
 /// Environment variables of every server, which the caller's environment overrides. Rate limits are
 /// off, since they would be the bottleneck. The drain timeout is short.
-pub const DEFAULTS: [(&str, &str); 13] = [
+pub const DEFAULTS: [(&str, &str); 14] = [
     ("MICROBLOG_LOG", "warn"),
     ("MICROBLOG_POSTS_PER_MINUTE", "0"),
     ("MICROBLOG_COMMENTS_PER_MINUTE", "0"),
@@ -26,6 +26,7 @@ pub const DEFAULTS: [(&str, &str); 13] = [
     ("MICROBLOG_LIKES_PER_MINUTE", "0"),
     ("MICROBLOG_POST_CALLS_PER_MINUTE", "0"),
     ("MICROBLOG_COMMENT_CALLS_PER_MINUTE", "0"),
+    ("MICROBLOG_CHANGE_CALLS_PER_MINUTE", "0"),
     ("MICROBLOG_LOGINS_PER_MINUTE", "0"),
     ("MICROBLOG_REGISTRATIONS_PER_HOUR", "0"),
     ("MICROBLOG_AVAILABILITY_CHECKS_PER_MINUTE", "0"),

@@ -8,12 +8,7 @@ use tokio::time::timeout;
 use tonic::{Request, Status};
 
 use super::deletions;
-use crate::{
-    context::{authenticate, authenticate_limited},
-    credentials::Credentials,
-    errors,
-    state::Gateway,
-};
+use crate::{context::authenticate_limited, credentials::Credentials, errors, state::Gateway};
 
 /// How long DeleteAccount waits for the other services to delete the account's data. The account
 /// itself is deleted by then; the deletion job does the rest.
@@ -83,7 +78,8 @@ pub(crate) async fn update_profile(
     credentials: Credentials,
     request: gateway::UpdateProfileRequest,
 ) -> Result<gateway::UpdateProfileResponse, Status> {
-    let user_id = authenticate(gateway, credentials).await?.get();
+    let limit = &gateway.limits.viewers().changes;
+    let user_id = authenticate_limited(gateway, credentials, limit).await?.get();
     let request = user::UpdateProfileRequest { user_id, changes: request.changes };
     let response = gateway.peers.user().update_profile(request).await;
     let response = errors::reply(response, &[("changes", "changes")])?;

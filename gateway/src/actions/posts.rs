@@ -111,7 +111,8 @@ pub(crate) async fn unlike(
     credentials: Credentials,
     request: gateway::UnlikeRequest,
 ) -> Result<gateway::UnlikeResponse, Status> {
-    let user_id = authenticate(gateway, credentials).await?.get();
+    let limit = &gateway.limits.viewers().changes;
+    let user_id = authenticate_limited(gateway, credentials, limit).await?.get();
     let request = post::UnlikeRequest { user_id, post_id: request.post_id };
     errors::reply(gateway.peers.post().unlike(request).await, FIELDS)?;
     Ok(gateway::UnlikeResponse {})

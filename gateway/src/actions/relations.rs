@@ -7,7 +7,7 @@ use microblog_proto::{gateway, relation};
 use tonic::Status;
 
 use crate::{
-    context::{AccountRef, account_id, authenticate, authenticate_limited, profile},
+    context::{AccountRef, account_id, authenticate_limited, profile},
     credentials::Credentials,
     errors,
     state::Gateway,
@@ -114,26 +114,29 @@ pub(crate) async fn remove_follower(
     Ok(gateway::RemoveFollowerResponse { relation: response.state })
 }
 
-/// Returns the ids of the viewer and of an existing account.
+/// Returns the ids of the viewer, within a rate limit, and of an existing account.
 async fn viewer_and_existing(
     gateway: &Gateway,
     credentials: Credentials,
     user: Option<gateway::UserRef>,
 ) -> Result<(u64, u64), Status> {
     let user = AccountRef::parse_only(user)?;
-    let (viewer, target) =
-        tokio::join!(authenticate(gateway, credentials), profile(gateway, &user));
+    let limit = &gateway.limits.viewers().changes;
+    let viewer = authenticate_limited(gateway, credentials, limit);
+    let (viewer, target) = tokio::join!(viewer, profile(gateway, &user));
     Ok((viewer?.get(), target?.id))
 }
 
-/// Returns the ids of the viewer and of an account, which may be deleted if the caller sent its id.
+/// Returns the ids of the viewer, within a rate limit, and of an account, which may be deleted if the
+/// caller sent its id.
 async fn viewer_and_any(
     gateway: &Gateway,
     credentials: Credentials,
     user: Option<gateway::UserRef>,
 ) -> Result<(u64, u64), Status> {
     let user = AccountRef::parse_only(user)?;
-    let (viewer, target) =
-        tokio::join!(authenticate(gateway, credentials), account_id(gateway, &user));
+    let limit = &gateway.limits.viewers().changes;
+    let viewer = authenticate_limited(gateway, credentials, limit);
+    let (viewer, target) = tokio::join!(viewer, account_id(gateway, &user));
     Ok((viewer?.get(), target?.get()))
 }

@@ -39,6 +39,16 @@ pub struct Config {
     )]
     pub comment_calls_per_minute: u32,
 
+    /// Calls of Unfollow, RemoveFollower, Block, Unblock, Mute, Unmute, Unlike and UpdateProfile per
+    /// minute and viewer, likewise: each leaves a row in the database, even if it changes nothing
+    #[arg(
+        long,
+        env = "MICROBLOG_CHANGE_CALLS_PER_MINUTE",
+        value_name = "COUNT",
+        default_value_t = 600
+    )]
+    pub change_calls_per_minute: u32,
+
     /// Calls of ChangePassword and DeleteAccount per minute and viewer, likewise: each is a
     /// password attempt
     #[arg(

@@ -101,11 +101,44 @@ async fn rate_limited_calls_of_a_viewer_cost_only_authentication() {
         let post = view(post).await;
         assert_eq!((post.likes, post.comments, post.reposts), (expected, expected, 0));
     }
-    // Removals are not limited.
+    // The limit of likes is not that of their ends.
     for _ in 0..3 {
         let request = ann.request(gateway::UnlikeRequest { post_id: posts[0] });
         gateway.unlike(request).await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn calls_that_undo_or_protect_share_a_limit() {
+    let system = without_jobs().await;
+    let bob = system.join("bob").await;
+    let post_id = system.publish(&bob, "hello").await.id;
+    let mut gateway = limited(&system, &["--change-calls-per-minute=1"]);
+
+    macro_rules! check {
+        ($method:ident, $beside:expr, $request:expr) => {
+            let viewer = system.join(stringify!($method)).await;
+            // Changes nothing, and counts.
+            gateway.unlike(viewer.request(gateway::UnlikeRequest { post_id })).await.unwrap();
+            system.recorder.calls();
+            let delay = wait(gateway.$method(viewer.request($request)).await);
+            assert!(delay.is_some(), stringify!($method));
+            let calls = system.recorder.calls();
+            let mut calls: Vec<_> = calls.iter().map(AsRef::<str>::as_ref).collect();
+            calls.sort_unstable();
+            let beside: &[&str] = &$beside;
+            assert_eq!(calls, [&["user.Authenticate"], beside].concat(), stringify!($method));
+        };
+    }
+    let user = by_id(bob.id);
+    check!(unfollow, [], gateway::UnfollowRequest { user: user.clone() });
+    check!(remove_follower, [], gateway::RemoveFollowerRequest { user: user.clone() });
+    check!(block, ["user.GetUser"], gateway::BlockRequest { user: user.clone() });
+    check!(unblock, [], gateway::UnblockRequest { user: user.clone() });
+    check!(mute, ["user.GetUser"], gateway::MuteRequest { user: user.clone() });
+    check!(unmute, [], gateway::UnmuteRequest { user: user.clone() });
+    check!(unlike, [], gateway::UnlikeRequest { post_id });
+    check!(update_profile, [], gateway::UpdateProfileRequest::default());
 }
 
 #[tokio::test]

@@ -245,11 +245,12 @@ pub(crate) fn config() -> Config {
 
 /// Returns the same with further flags.
 pub(crate) fn configured(flags: &[&str]) -> Config {
-    const UNLIMITED: [&str; 12] = [
+    const UNLIMITED: [&str; 13] = [
         "--follows-per-minute=0",
         "--likes-per-minute=0",
         "--post-calls-per-minute=0",
         "--comment-calls-per-minute=0",
+        "--change-calls-per-minute=0",
         "--logins-per-minute=0",
         "--registrations-per-hour=0",
         "--availability-checks-per-minute=0",

@@ -30,6 +30,7 @@ const UNLIMITED: [(&str, &[&str]); 2] = [
         &[
             "--follows-per-minute=0",
             "--likes-per-minute=0",
+            "--change-calls-per-minute=0",
             "--post-calls-per-minute=0",
             "--logins-per-minute=0",
             "--registrations-per-hour=0",

@@ -27,15 +27,16 @@ use crate::{
 /// timelines are complete afterwards. Home timelines have the posts of the last day and later ones.
 ///
 /// Prints the last change that each partition had recorded before: later ones are lost, unless Redis
-/// has them. Leaves out damaged rows of the database, and prints their names. Exits with 1 if there are
-/// some, and with 2 if it fails.
+/// has them. Leaves out damaged rows of the database, and prints their names, and those of partitions
+/// that the database has never recorded. Exits with 1 if there are some of either, and with 2 if it
+/// fails.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The store to restore from.
     #[arg(long, value_name = "STORE", default_value = "database")]
     from: Source,
-    /// Restores a Redis that has data and is not the one that was recorded. Where both have an entry,
-    /// the newer one wins.
+    /// Restores a store that has data though Redis is not the one that was recorded. In Redis, the newer
+    /// one of two entries wins. The databases lose all that Redis does not have.
     #[arg(long)]
     force: bool,
     /// The services to restore.
@@ -81,16 +82,16 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Source::Redis => RestoreSource::Redis,
     };
     let (source, force) = (source.into(), args.force);
-    let mut damaged = 0;
+    let mut lost = Lost::default();
     for name in &args.services {
-        damaged += match name {
+        let lost_by = match name {
             Name::User => {
                 let channel = channel(&args.user_url, &args.keys)?;
                 let request = user::RestoreRequest { source, force };
                 let mut client = UserServiceClient::new(channel);
                 let partitions = client.restore(Request::new(request)).await.map_err(failed)?;
                 let partitions = partitions.into_inner();
-                show("user", args.verbose, partitions, |response| response.partition).await?
+                show("user", &args, partitions, |response| response.partition).await?
             }
             Name::Relation => {
                 let channel = channel(&args.relation_url, &args.keys)?;
@@ -98,7 +99,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
                 let mut client = RelationServiceClient::new(channel);
                 let partitions = client.restore(Request::new(request)).await.map_err(failed)?;
                 let partitions = partitions.into_inner();
-                show("relation", args.verbose, partitions, |response| response.partition).await?
+                show("relation", &args, partitions, |response| response.partition).await?
             }
             Name::Post => {
                 let channel = channel(&args.post_url, &args.keys)?;
@@ -106,15 +107,31 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
                 let mut client = PostServiceClient::new(channel);
                 let partitions = client.restore(Request::new(request)).await;
                 let partitions = partitions.map_err(failed)?.into_inner();
-                show("post", args.verbose, partitions, |response| response.partition).await?
+                show("post", &args, partitions, |response| response.partition).await?
             }
         };
+        lost.damaged += lost_by.damaged;
+        lost.unrecorded += lost_by.unrecorded;
     }
-    if damaged > 0 {
-        println!("{} damaged rows were left out", HumanCount(damaged));
-        return Ok(ExitCode::from(1));
+    if lost.damaged > 0 {
+        println!("{} damaged rows were left out", HumanCount(lost.damaged));
     }
-    Ok(ExitCode::SUCCESS)
+    if lost.unrecorded > 0 {
+        println!(
+            "{} partitions were never recorded: they begin with what Redis has of them, if anything",
+            HumanCount(lost.unrecorded)
+        );
+    }
+    Ok(if lost == Lost::default() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// What a restore could not bring back.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Lost {
+    /// Damaged rows of the database.
+    damaged: u64,
+    /// Partitions that the database has never recorded.
+    unrecorded: u64,
 }
 
 // Not `remote::connect`, which waits for health: a service is unhealthy until its Redis is restored.
@@ -122,22 +139,28 @@ fn channel(url: &str, keys: &Keys) -> anyhow::Result<SignedChannel> {
     Ok(keys.sign(remote::channel(url)?))
 }
 
-/// Prints the results of a service. Returns the number of damaged rows.
+/// Prints the results of a service.
 async fn show<T>(
     service: &'static str,
-    is_verbose: bool,
+    args: &Args,
     mut partitions: Streaming<T>,
     partition: impl Fn(T) -> Option<RestoredPartition>,
-) -> anyhow::Result<u64> {
+) -> anyhow::Result<Lost> {
     const PARTITIONS: u64 = 1_024;
+    /// The version of what was never recorded.
+    const NONE: &str = "0-0";
     let progress = Progress::start(service, PARTITIONS);
-    let (mut restored, mut newest) = (0, None);
+    let (mut restored, mut unrecorded, mut newest) = (0, 0, None);
     // A row may be read for several partitions.
     let mut damaged = BTreeSet::new();
     while let Some(response) = partitions.message().await.map_err(failed)? {
         let partition = partition(response).unwrap_or_default();
         let at = partition.recorded_at.and_then(|at| SystemTime::try_from(at).ok());
         restored += u64::from(partition.restored);
+        if args.from == Source::Database && partition.recorded_version == NONE {
+            unrecorded += 1;
+            println!("unrecorded  {service} partition {}", partition.number);
+        }
         newest = newest.max(at);
         progress.add(1);
         for DamagedRow { table, key, problem } in partition.damaged {
@@ -146,7 +169,7 @@ async fn show<T>(
                 println!("damaged  {service} {row}");
             }
         }
-        if is_verbose {
+        if args.verbose {
             let RestoredPartition { number, restored, recorded_version, .. } = partition;
             let state = if restored { "restored" } else { "unchanged" };
             println!("{service} {number} {state}: recorded up to {recorded_version}, {}", time(at));
@@ -159,7 +182,7 @@ async fn show<T>(
         took.as_secs_f64(),
         time(newest)
     );
-    Ok(damaged.len() as u64)
+    Ok(Lost { damaged: damaged.len() as u64, unrecorded })
 }
 
 fn time(at: Option<SystemTime>) -> String {

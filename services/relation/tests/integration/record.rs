@@ -545,6 +545,39 @@ async fn other_data(source: RestoreSource, expected: &[u64]) {
 }
 
 #[tokio::test]
+async fn a_database_is_not_erased_because_redis_is_empty_or_another_one() {
+    for database in Database::both().await {
+        let system = System::start_with(Topology::Single, &[&database.flag()]).await;
+        system.follow(id(1), id(2)).await.unwrap();
+        let recorded = [((FOLLOWS, id(1), id(2)), true)];
+        database.has(&recorded).await;
+        flush(&system).await;
+        for is_other in [false, true] {
+            if is_other {
+                // Another database has recorded this Redis.
+                let other = Database::sqlite();
+                let (client, _) =
+                    System::serve(&system.redis, Worker::ONLY, &[&other.flag()]).await;
+                let request = pb::FollowRequest { follower_id: id(1), target_id: id(3) };
+                let follow = async || client.clone().follow(request).await.is_ok();
+                eventually("the other one serves", PATIENCE, follow).await;
+            }
+            let rejected = restore(&system, RestoreSource::Redis, false).await;
+            support::assert_rejected(
+                rejected,
+                Code::FailedPrecondition,
+                ErrorReason::NotRestorable,
+            );
+            database.has(&recorded).await;
+        }
+        flush(&system).await;
+        restore(&system, RestoreSource::Unspecified, false).await.unwrap();
+        let followed = support::list_of(EdgeList::Following, id(1), 10);
+        assert_eq!(support::ids(&system.list(&followed).await.unwrap().edges), [id(2)]);
+    }
+}
+
+#[tokio::test]
 async fn another_database_is_not_filled_unless_an_operator_says_so() {
     for (database, other) in Database::both().await.into_iter().zip(Database::both().await) {
         let system = System::start_with(Topology::Single, &[&database.flag()]).await;

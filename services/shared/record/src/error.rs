@@ -153,6 +153,12 @@ pub enum RecordError {
     /// Redis has data of the partition that the record does not have.
     #[error("Redis is not empty in partition {0}, and is not the Redis of this record")]
     NotEmpty(Partition),
+    /// Redis has not what the database has of the partition, which would be erased.
+    #[error(
+        "the Redis of partition {0} is empty, or not the one of this record: what the database has \
+         would be erased"
+    )]
+    WouldErase(Partition),
     /// The database has recorded nothing.
     #[error("the database has recorded nothing yet")]
     NotRecorded,

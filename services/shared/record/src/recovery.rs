@@ -19,6 +19,7 @@ use uuid::Uuid;
 use crate::{
     Damaged, RecordError, Replace, Tables, WriteTransaction, change_feed, damaged,
     database::WRITE_TIMEOUT,
+    divergence::Divergence,
     positions::{self, LockWait, Positions},
     recorder::{PAGE, Recorder, about_the_journal, decode, is_recovering, known, repeat_stopped},
     wait_limit::limit_waits,
@@ -46,6 +47,7 @@ pub enum Source {
 #[derive(Clone, Debug)]
 pub struct Restore {
     source: Source,
+    force: bool,
     /// The last recorded changes before.
     positions: Positions,
 }
@@ -82,8 +84,9 @@ impl<T: Tables> Recorder<T> {
         done
     }
 
-    /// Begins a restore. A Redis that has data and is not the recorded one is rejected unless `force`
-    /// is set: then newer data win.
+    /// Begins a restore. It is rejected if the other store has data and Redis is not the recorded one,
+    /// unless `force` is set. Then of what both have, the newer data win in Redis; the database loses
+    /// what Redis does not have.
     pub async fn begin_restore(&self, source: Source, force: bool) -> Result<Restore, RecordError> {
         self.identity().await?;
         let positions = positions::all(&self.database).await?;
@@ -92,8 +95,18 @@ impl<T: Tables> Recorder<T> {
                 self.check_restorable().await?;
             }
             self.database.analyze().await?;
+        } else if !force {
+            let recorded: Vec<_> = positions.keys().copied().collect();
+            self.check_erasable(&recorded).await?;
         }
-        Ok(Restore { source, positions })
+        Ok(Restore { source, force, positions })
+    }
+
+    // Fails if the database has recorded another Redis, or a part of Redis is gone.
+    async fn check_erasable(&self, recorded: &[Partition]) -> Result<(), RecordError> {
+        let kinds = self.divergences(recorded).await?;
+        let other = recorded.iter().zip(kinds).find(|(_, kind)| *kind != Divergence::Lost);
+        other.map_or(Ok(()), |(&at, _)| Err(RecordError::WouldErase(at)))
     }
 
     /// Restores a partition of one store from the other. May be repeated, also after a crash. Returns
@@ -105,7 +118,7 @@ impl<T: Tables> Recorder<T> {
         partition: Partition,
     ) -> Result<bool, RecordError> {
         if restore.source == Source::Redis {
-            return self.leased(partition, self.rewrite(partition)).await;
+            return self.leased(partition, self.rewrite(partition, restore.force)).await;
         }
         if !restore.positions.contains_key(&partition) {
             if restore.positions.is_empty() {
@@ -288,12 +301,16 @@ impl<T: Tables> Recorder<T> {
     }
 
     // Writes a partition to the database anew. Redis serves meanwhile: later changes have entries.
-    async fn rewrite(&self, partition: Partition) -> Result<bool, RecordError> {
+    async fn rewrite(&self, partition: Partition, force: bool) -> Result<bool, RecordError> {
         let (transaction, mut positions) =
             positions::lock(&self.database, &[partition], LockWait::Long).await?;
+        drop(transaction);
+        if !force && positions.contains_key(&partition) {
+            // It may have been lost since the restore began.
+            self.check_erasable(&[partition]).await?;
+        }
         // Processes reject changes at versions below the position that they have seen.
         let position = positions.remove(&partition).unwrap_or_default().version;
-        drop(transaction);
         let newest = self.journals.newest(&self.keyspace, &[partition]).await?;
         let newest = newest.into_iter().flatten().next().unwrap_or_default().version;
         let version = newest.max(position).in_next_epoch(0);

@@ -72,6 +72,7 @@ fn status(error: RecordError) -> Status {
         RecordError::Contended(_) | RecordError::Lost(_) => status::recovering(),
         RecordError::Database(_)
         | RecordError::NotEmpty(_)
+        | RecordError::WouldErase(_)
         | RecordError::NotRecorded
         | RecordError::UnknownChange(_)
         | RecordError::RedisMismatch(_)

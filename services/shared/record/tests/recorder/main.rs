@@ -411,6 +411,26 @@ async fn a_redis_that_is_lost_while_the_database_is_filled_is_not_the_truth() {
 }
 
 #[tokio::test]
+async fn a_redis_that_is_lost_while_the_database_is_written_anew_erases_nothing() {
+    let setup = Setup::new().await;
+    let recorder = setup.recorder(|_| {});
+    recorder.run().await.unwrap();
+    let restore = recorder.begin_restore(Source::Redis, false).await.unwrap();
+    let [before, after] = [1, 2].map(Partition::new);
+    assert!(recorder.restore(&restore, before).await.unwrap());
+    let mut admin = setup.redis.admin().await;
+    let () = redis::cmd("FLUSHALL").query_async(&mut admin).await.unwrap();
+    for partition in [before, after] {
+        let done = recorder.restore(&restore, partition).await;
+        assert!(matches!(done, Err(RecordError::WouldErase(at)) if at == partition), "{done:?}");
+    }
+    let done = recorder.begin_restore(Source::Redis, false).await;
+    assert!(matches!(done, Err(RecordError::WouldErase(_))), "{done:?}");
+    let forced = recorder.begin_restore(Source::Redis, true).await.unwrap();
+    assert!(recorder.restore(&forced, after).await.unwrap());
+}
+
+#[tokio::test]
 async fn a_new_redis_that_is_lost_while_the_database_is_filled_is_filled_again() {
     let setup = Setup::new().await;
     let keyspace = setup.keyspace();

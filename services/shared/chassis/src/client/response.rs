@@ -81,8 +81,13 @@ impl PeerResponse {
 
     /// Returns whether the status is UNAVAILABLE.
     pub(super) fn is_unavailable(&self) -> bool {
-        let code = self.status_header(GRPC_STATUS);
-        code.is_some_and(|code| Code::from_bytes(code.as_bytes()) == Code::Unavailable)
+        self.has_code(Code::Unavailable)
+    }
+
+    /// Returns whether the status is a code, which is not OK.
+    pub(super) fn has_code(&self, code: Code) -> bool {
+        let found = self.status_header(GRPC_STATUS);
+        found.is_some_and(|found| Code::from_bytes(found.as_bytes()) == code)
     }
 
     /// Returns whether the server says that a retry elsewhere is no use.

@@ -12,7 +12,7 @@ use std::{
 
 use http::{Request, Response};
 use tokio::time::{Instant, timeout_at};
-use tonic::{Status, body::Body};
+use tonic::{Code, Status, body::Body};
 use tower::retry::budget::{Budget as _, TpsBudget};
 
 use super::{
@@ -91,6 +91,15 @@ impl Remote {
             self.balancer.metrics().record_retry(method, reason, outcome);
         }
         match response {
+            // The first attempt may have been carried out: a rejection of the second one, by an
+            // overloaded server or a full store, does not say that nothing was changed.
+            Ok(response)
+                if retry.is_retried
+                    && method.idempotency != Idempotency::NoSideEffects
+                    && response.has_code(Code::ResourceExhausted) =>
+            {
+                Err(status::peer_unavailable())
+            }
             Ok(response) => {
                 self.throttle.succeeded();
                 Ok(response.into_response(deadline))

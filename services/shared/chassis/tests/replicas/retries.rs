@@ -77,6 +77,30 @@ async fn failures_of_the_common_store_are_not_retried() {
 }
 
 #[tokio::test]
+async fn a_write_that_was_retried_is_not_rejected() {
+    let [fails, full] = hosts();
+    let fails = Replica::start_with(fails, |_| async { Err(unavailable()) });
+    let full = Replica::start_with(full, |_| async { Err(status::store_full()) });
+    let peer = peer_at(&FakeResolver::new(&[fails.address, full.address]), &frequent_refresh());
+    eventually("both are called", async || {
+        let _ = call(&peer, Kind::StreamedRead).await;
+        fails.calls() > 0 && full.calls() > 0
+    })
+    .await;
+    let [mut retried, mut rejected] = [0; 2];
+    for kind in [Kind::Write, Kind::Read].into_iter().cycle().take(80) {
+        let before = fails.calls();
+        let (_, status) = call(&peer, kind).await.unwrap_err();
+        let may_be_done = fails.calls() > before && kind == Kind::Write;
+        let expected = if may_be_done { Code::Unavailable } else { Code::ResourceExhausted };
+        assert_eq!(status.code(), expected, "{kind:?}");
+        retried += usize::from(may_be_done);
+        rejected += usize::from(kind == Kind::Write && !may_be_done);
+    }
+    assert!(retried > 0 && rejected > 0, "{retried} {rejected}");
+}
+
+#[tokio::test]
 async fn single_endpoint_is_not_retried() {
     let [address] = hosts();
     let only = Replica::start_with(address, |_| async { Err(unavailable()) });

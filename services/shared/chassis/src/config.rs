@@ -26,7 +26,8 @@ pub struct Config {
     #[arg(long, env = "MICROBLOG_THREADS", value_name = "COUNT", default_value_t = 0)]
     pub threads: usize,
 
-    /// Largest request message, in bytes; larger ones are rejected with RESOURCE_EXHAUSTED
+    /// Largest request message, in bytes; larger ones are rejected with RESOURCE_EXHAUSTED, as are
+    /// calls whose message is incomplete while such messages have 16 times as many bytes together
     #[arg(long, env = "MICROBLOG_MAX_MESSAGE_BYTES", value_name = "BYTES", default_value_t = 4 << 20,
           value_parser = positive)]
     pub max_message_bytes: usize,
@@ -75,7 +76,7 @@ pub struct Config {
     pub peer_refresh_ms: u64,
 
     /// Default deadline of a call whose caller sets none, in milliseconds; a streaming call without
-    /// a deadline is unlimited
+    /// a deadline is unlimited once its request has arrived, which has this time
     #[arg(long, env = "MICROBLOG_DEFAULT_TIMEOUT_MS", value_name = "MS", default_value_t = 10_000,
           value_parser = clap::value_parser!(u64).range(1..))]
     pub default_timeout_ms: u64,

@@ -155,7 +155,9 @@ impl Service<Request<Body>> for Calls {
         let request = match &call.permit {
             // The message of a call that has waited is complete.
             Some(permit) if request.extensions().get::<Arrived>().is_none() => {
-                request.map(|body| Body::new(ArrivingBody::new(body, permit.clone())))
+                let (permit, server_state) = (permit.clone(), self.server_state.clone());
+                let until = call.deadline.unwrap_or(call.started + server_state.default_timeout);
+                request.map(|body| Body::new(ArrivingBody::new(body, permit, server_state, until)))
             }
             _ => request,
         };

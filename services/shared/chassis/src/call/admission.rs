@@ -15,12 +15,17 @@ use crate::config::Config;
 #[derive(Debug)]
 pub(crate) struct Admission {
     slots: [Slots; KINDS.len()],
+    arriving_bytes_max: usize,
+    arriving_bytes: AtomicUsize,
 }
+
+/// How many of the largest messages the parts of incomplete messages may take together.
+const ARRIVING_MAX: usize = 16;
 
 /// What a call does in its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// It waits for the rest of its message, as long as its caller likes.
+    /// It waits for the rest of its message.
     Arriving,
     /// It runs.
     Call,
@@ -68,7 +73,26 @@ impl Admission {
             Kind::Arriving | Kind::Call => config.max_calls,
             Kind::Watch => config.max_watches,
         };
-        Self { slots: KINDS.map(|(kind, _)| Slots::new(limit(kind))) }
+        Self {
+            slots: KINDS.map(|(kind, _)| Slots::new(limit(kind))),
+            arriving_bytes_max: ARRIVING_MAX * config.max_message_bytes,
+            arriving_bytes: AtomicUsize::new(0),
+        }
+    }
+
+    /// Counts bytes of an incomplete message, until they are released.
+    pub(crate) fn hold(&self, bytes: usize) {
+        self.arriving_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns whether incomplete messages have too many bytes together.
+    pub(crate) fn holds_too_much(&self) -> bool {
+        self.arriving_bytes.load(Ordering::Relaxed) > self.arriving_bytes_max
+    }
+
+    /// Releases bytes of a message.
+    pub(crate) fn release(&self, bytes: usize) {
+        self.arriving_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     fn of(&self, kind: Kind) -> &Slots {

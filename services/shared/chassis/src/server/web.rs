@@ -26,7 +26,6 @@ use http::{
 };
 use http_body_util::{BodyExt as _, Either as EitherBody, Full, LengthLimitError, Limited};
 use microblog_domain::Invalid;
-use microblog_proto::common::ErrorReason;
 use tokio::{
     sync::Mutex,
     task::spawn_blocking,
@@ -210,7 +209,8 @@ impl Protocols {
         if !is_infrastructure {
             // An overloaded server also closes a connection of HTTP/1.1.
             let permit = self.server_state.admission.try_admit().ok_or_else(overloaded)?;
-            body = Body::new(ArrivingBody::new(body, permit));
+            let until = arrived + self.read_timeout;
+            body = Body::new(ArrivingBody::new(body, permit, self.server_state.clone(), until));
         }
         let checked = self.check(&parts.headers);
         let awaits_answer = checked.is_err() && awaits_continue(&parts);
@@ -334,7 +334,8 @@ async fn read_body(body: &mut Body, max: usize, deadline: Instant) -> Result<Byt
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(message_too_large()),
         Ok(Err(error)) => Err(match error.downcast::<Status>() {
-            Ok(status) if status::reason_of(&status) == Some(ErrorReason::Overloaded) => *status,
+            // Of `ArrivingBody`; that of a broken connection has none.
+            Ok(status) if status::reason_of(&status).is_some() => *status,
             _ => Status::cancelled("the message is incomplete"),
         }),
         Err(_elapsed) => Err(status::deadline_exceeded()),

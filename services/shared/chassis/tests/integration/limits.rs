@@ -15,7 +15,7 @@ use microblog_proto::user::{
     user_service_client::UserServiceClient,
 };
 use microblog_testkit::PATIENCE;
-use tokio::sync::Semaphore;
+use tokio::{sync::Semaphore, task::JoinHandle};
 use tonic::{Code, Request, Status, client::Grpc, metadata::AsciiMetadataKey};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 use tonic_prost::ProstCodec;
@@ -62,28 +62,92 @@ async fn max_calls_limits_all_connections_together() {
     call().await.unwrap().unwrap();
 }
 
+/// Makes a call with the beginning of a request that never ends. Returns its error.
+fn unfinished_call(
+    server: &Server,
+    method: &str,
+    beginning: Option<GetUserByNameRequest>,
+) -> JoinHandle<Status> {
+    let mut client = Grpc::new(server.channel());
+    let path = format!("/microblog.user.v1.UserService/{method}").parse().unwrap();
+    tokio::spawn(async move {
+        client.ready().await.unwrap();
+        let codec = ProstCodec::<GetUserByNameRequest, GetUserByNameResponse>::default();
+        let request = Request::new(stream::iter(beginning).chain(stream::pending()));
+        client.streaming(request, path, codec).await.unwrap_err()
+    })
+}
+
 #[tokio::test]
 async fn calls_without_their_messages_keep_no_others_out() {
     let mut limited = config();
     (limited.max_calls, limited.default_timeout_ms) = (2, 600_000);
     let server = Server::start(Stub::new().service(), limited);
-    let silent_call = || {
-        let mut client = Grpc::new(server.channel());
-        tokio::spawn(async move {
-            client.ready().await.unwrap();
-            let codec = ProstCodec::<GetUserByNameRequest, GetUserByNameResponse>::default();
-            let path = "/microblog.user.v1.UserService/GetUserByName".parse().unwrap();
-            client.client_streaming(Request::new(stream::pending()), path, codec).await
-        })
-    };
+    let silent_call = || unfinished_call(&server, "GetUserByName", None);
     // They go on when they are dropped.
     drop([silent_call(), silent_call()]);
     let mut client = server.client();
     eventually("a call with its message is admitted, and no other one", async || {
         let other = tokio::time::timeout(Duration::from_millis(200), silent_call()).await;
-        let is_rejected =
-            other.is_ok_and(|other| other.unwrap().unwrap_err().code() == Code::ResourceExhausted);
+        let is_rejected = other.is_ok_and(|other| other.unwrap().code() == Code::ResourceExhausted);
         is_rejected && client.get_user_by_name(request(None)).await.is_ok()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_message_that_does_not_arrive_in_time_ends_its_call() {
+    let mut limited = config();
+    limited.default_timeout_ms = 500;
+    let server = Server::start(Stub::new().service(), limited);
+    // A stream has no deadline of its own.
+    for method in ["GetUserByName", "Verify"] {
+        let call = tokio::time::timeout(PATIENCE, unfinished_call(&server, method, None)).await;
+        let status = call.expect("the call ends").unwrap();
+        assert_eq!(status.code(), Code::DeadlineExceeded, "{method}");
+    }
+}
+
+#[tokio::test]
+async fn a_message_that_does_not_arrive_delays_no_drain() {
+    let mut config = config();
+    (config.default_timeout_ms, config.drain_timeout_ms) = (600_000, 600_000);
+    let mut server = Server::start(Stub::new().service(), config);
+    let calls = ["GetUserByName", "Verify"].map(|method| unfinished_call(&server, method, None));
+    // Time to arrive.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    server.stop();
+    tokio::time::timeout(PATIENCE, server.ended()).await.expect("the drain ends");
+    for call in calls {
+        assert_eq!(call.await.unwrap().code(), Code::Unavailable);
+    }
+}
+
+#[tokio::test]
+async fn messages_that_do_not_arrive_take_a_bounded_memory() {
+    let mut limited = config();
+    (limited.max_message_bytes, limited.default_timeout_ms) = (10_000, 600_000);
+    let server = Server::start(Stub::new().service(), limited);
+    let beginning = GetUserByNameRequest { name: "a".repeat(9_000) };
+    // Of 10,000 bytes each, 16 messages may be incomplete.
+    let mut calls: Vec<_> = (0..30)
+        .map(|_| unfinished_call(&server, "GetUserByName", Some(beginning.clone())))
+        .collect();
+    eventually("some are rejected, and not all", async || {
+        (1..=13).contains(&calls.iter().filter(|call| call.is_finished()).count())
+    })
+    .await;
+    let mut client = server.client();
+    client.get_user_by_name(beginning.clone()).await.unwrap();
+    let (rejected, waiting): (Vec<_>, Vec<_>) = calls.drain(..).partition(JoinHandle::is_finished);
+    for call in rejected {
+        let overloaded = (Code::ResourceExhausted, "ERROR_REASON_OVERLOADED".to_owned());
+        assert_eq!(code_and_reason(&call.await.unwrap()), overloaded);
+    }
+    waiting.iter().for_each(JoinHandle::abort);
+    eventually("another one waits", async || {
+        let call = unfinished_call(&server, "GetUserByName", Some(beginning.clone()));
+        tokio::time::timeout(Duration::from_millis(200), call).await.is_err()
     })
     .await;
 }

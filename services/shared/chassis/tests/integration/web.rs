@@ -497,7 +497,19 @@ async fn messages_have_limits_of_their_methods() {
         let body = http(server.address, request.unwrap()).await.into_body();
         assert!(String::from_utf8_lossy(&body).contains(expected), "{body:?}");
     }
-    // Such a call takes no slot.
+    // Decoded, JSON takes far more memory.
+    let server = Server::start(web(verify()), config());
+    for (size, expected) in [(256 << 10, "not_found"), ((256 << 10) + 1, "resource_exhausted")] {
+        let request = post(VERIFY, "application/connect+json").body(enveloped(&padded(size)));
+        let body = http(server.address, request.unwrap()).await.into_body();
+        assert!(String::from_utf8_lossy(&body).contains(expected), "{body:?}");
+    }
+}
+
+#[tokio::test]
+async fn calls_without_a_slot_have_small_messages() {
+    let server = Server::start(web(verify()), config());
+    let padded = |size: usize| [&b"{}"[..], &vec![b' '; size - 2]].concat();
     let health = "/grpc.health.v1.Health/Check";
     let request = post(health, "application/json").body(padded(5_000)).unwrap();
     let (_, error) = answer(http(server.address, request).await);

@@ -22,6 +22,7 @@ use tonic_types::pb;
 
 use crate::{
     json, methods,
+    middleware::message_too_large,
     raw_codec::RawCodec,
     server::{HEALTH, call_batches::BatchedCalls},
     status,
@@ -39,6 +40,10 @@ const NOT_METADATA: [HeaderName; 9] = [
     header::TE,
     header::TRANSFER_ENCODING,
 ];
+
+/// The largest message as JSON: decoded, a message takes up to a hundred times as much memory. A public
+/// call needs less.
+const JSON_BYTES_MAX: usize = 256 * 1024;
 
 /// Makes gRPC calls of Connect calls.
 pub(super) struct Transcoder {
@@ -167,6 +172,9 @@ impl Call {
         message: Bytes,
     ) -> Result<(Grpc<BatchedCalls>, Request<Bytes>, PathAndQuery), ConnectError> {
         let message = match self.format {
+            CodecFormat::Json if message.len() > JSON_BYTES_MAX => {
+                return Err(error(&message_too_large()));
+            }
             CodecFormat::Json => {
                 json::encode(self.method.input(), &message).map_err(|error| malformed(&error))?
             }

@@ -127,17 +127,18 @@ pub(crate) trait Listing: Sync {
     }
 }
 
-/// Fills a page of a list whose cursors are page tokens. The first skeleton must have no more entries than
-/// a batch of the list's budget.
+/// Fills a page of a list whose cursors are page tokens, from the token of its request on. The first
+/// skeleton must have no more entries than a batch of the list's budget.
 pub(crate) async fn fill_page<L: Listing<Cursor = String>>(
     gateway: &Gateway,
     list: &L,
     context: ViewContext<'_>,
     size: usize,
     first: Skeleton<L::Entry>,
+    token: String,
 ) -> Result<Page<L::Shown>, Status> {
     let mut filling = Filling::new(size, L::BUDGET);
-    let mut next_page_token = String::new();
+    let mut next_page_token = token;
     fill(gateway, list, context, first, &mut next_page_token, &mut filling).await?;
     Ok(Page { entries: filling.shown, next_page_token })
 }

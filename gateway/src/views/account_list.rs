@@ -214,8 +214,8 @@ async fn show(
     page: PageRequest,
 ) -> Result<Page<ListedUser>, Status> {
     let list = AccountList { viewer: context.viewer, ..list };
-    let first = list.skeleton(gateway, page.size, page.token).await?;
-    fill_page(gateway, &list, context, page.size, first).await
+    let first = list.skeleton(gateway, page.size, page.token.clone()).await?;
+    fill_page(gateway, &list, context, page.size, first, page.token).await
 }
 
 /// A list of accounts in the relation service.

@@ -42,12 +42,13 @@ pub(crate) async fn view_notices(
     authenticate_within(gateway, credentials, |session| async move {
         let list = Notices { viewer: session.viewer, kinds, unseen: false };
         let is_first = page.token.is_empty();
-        let first = list.read(gateway, page.size.min(NOTICES_PER_BATCH), page.token).await?;
+        let size = page.size.min(NOTICES_PER_BATCH);
+        let first = list.read(gateway, size, page.token.clone()).await?;
         // Of a first page only: the token of a later page would cover notices that it does not show.
         let seen_token = if is_first { first.seen_token } else { String::new() };
         let first = Skeleton::new(first.notices, first.next_page_token);
         let context = ViewContext::of(Some(&session));
-        let page = fill_page(gateway, &list, context, page.size, first).await?;
+        let page = fill_page(gateway, &list, context, page.size, first, page.token).await?;
         let Page { entries: notices, next_page_token } = page;
         Ok(gateway::ViewNoticesResponse { notices, next_page_token, seen_token })
     })
@@ -101,9 +102,9 @@ pub(crate) async fn view_mentions(
     authenticate_within(gateway, credentials, |session| async move {
         let list = Mentions { viewer: session.viewer };
         let size = page.size.min(POSTS_BUDGET.batch_max);
-        let first = list.skeleton(gateway, size, page.token).await?;
+        let first = list.skeleton(gateway, size, page.token.clone()).await?;
         let context = ViewContext::of(Some(&session));
-        let page = fill_page(gateway, &list, context, page.size, first).await?;
+        let page = fill_page(gateway, &list, context, page.size, first, page.token).await?;
         let Page { entries: posts, next_page_token } = page;
         Ok(gateway::ViewMentionsResponse { posts, next_page_token })
     })

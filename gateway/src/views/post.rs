@@ -110,11 +110,11 @@ async fn view_list<L: Listing<Cursor = String>>(
         let list = list(context.viewer);
         let (post, first) = tokio::join!(
             get_post(gateway, None, post.get()),
-            list.skeleton(gateway, page.size, page.token)
+            list.skeleton(gateway, page.size, page.token.clone())
         );
         let (post, first) = (post?, first?);
         let context = context.with_subject(Subject::PostAuthor(post.author_id));
-        fill_page(gateway, &list, context, page.size, first).await
+        fill_page(gateway, &list, context, page.size, first, page.token).await
     })
     .await
 }

@@ -700,6 +700,40 @@ async fn pages_of_the_longest_texts_end_early_and_show_each_notice_once() {
 }
 
 #[tokio::test]
+async fn pages_of_mentions_with_the_longest_texts_go_on() {
+    let (system, _files) = followed().await;
+    let [ann, bob] = [system.join("ann").await, system.join("bob").await];
+    // A hashtag is there twice: in the text, and as an entity.
+    let letter = "a\u{20dd}\u{20de}\u{302}\u{30d}\u{30e}\u{311}";
+    let tags = format!("#{}# ", letter.repeat(98)).repeat(19);
+    let root = system.publish(&bob, &tags).await.id;
+    let text = format!("@ann {tags}");
+    let mut expected = Vec::new();
+    for _ in 0..100 {
+        expected.push(system.repost(&bob, root, &text).await.id);
+    }
+    expected.reverse();
+    eventually("the mentions arrive", PATIENCE, async || {
+        system.unread(&ann).await == counts_of([(Mention, 100)])
+    })
+    .await;
+    let (mut found, mut sizes, mut token) = (Vec::new(), Vec::new(), String::new());
+    loop {
+        let request = gateway::ViewMentionsRequest { page_size: 50, page_token: token };
+        let page = system.gateway().view_mentions(ann.request(request)).await.unwrap().into_inner();
+        sizes.push(page.posts.len());
+        found.extend(page.posts.iter().map(|shown| shown.post.as_ref().unwrap().id));
+        token = page.next_page_token;
+        if token.is_empty() || sizes.len() > 30 {
+            break;
+        }
+    }
+    assert_eq!(found, expected);
+    // A later page is cut as well.
+    assert!(sizes.len() > 2 && sizes[1] < 50, "{sizes:?}");
+}
+
+#[tokio::test]
 async fn invalid_calls_are_rejected() {
     let system = System::start().await;
     let [ann, bob] = [system.join("ann").await, system.join("bob").await];

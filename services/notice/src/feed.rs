@@ -35,8 +35,11 @@ const RENEWAL: Duration = Duration::from_secs(2);
 /// How many changes are in memory with what they are about.
 const PART: usize = 500;
 
-/// The wait before a claim is tried again, or a feed after an error.
+/// How often a feed that another process follows is tried.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// The wait after an error: another process, which may be able to follow the feed, is first.
+const FAILED_RETRY: Duration = Duration::from_secs(2);
 
 /// The wait while a service has no database.
 const NO_DATABASE_RETRY: Duration = Duration::from_secs(10);
@@ -95,6 +98,8 @@ impl Follower {
                 Error::Peer(status) => status::reason_of(status),
                 _ => None,
             };
+            // If this fails, the claim ends by itself.
+            let _ = self.store.release_feed(self.source, &holder).await;
             // Each error is logged once, until the feed is followed again.
             let text = error.to_string();
             if last_error.as_ref() != Some(&text) {
@@ -102,8 +107,12 @@ impl Follower {
                 tracing::warn!(service = self.source.name(), error, "cannot follow a change feed");
                 last_error = Some(text);
             }
-            let has_none = reason == Some(ErrorReason::NoDatabase);
-            sleep(if has_none { NO_DATABASE_RETRY } else { RETRY }).await;
+            if reason == Some(ErrorReason::NoDatabase) {
+                sleep(NO_DATABASE_RETRY).await;
+            } else {
+                self.metrics.cannot_read(self.source);
+                sleep(FAILED_RETRY).await;
+            }
         }
     }
 
@@ -209,21 +218,44 @@ fn no_position() -> Status {
 mod tests {
     use clap::Parser as _;
     use microblog_chassis::Peer;
-    use microblog_testkit::{Store as Redis, Topology};
+    use microblog_keyspace::redis;
+    use microblog_testkit::{PATIENCE, Store as Redis, Topology, eventually};
 
     use super::*;
-    use crate::config::Config;
+    use crate::{config::Config, keys};
 
-    #[tokio::test]
-    async fn a_process_that_has_lost_its_claim_begins_no_generation() {
-        let redis = Redis::start(Topology::Single).await;
+    /// Returns a follower of a feed that it cannot read.
+    fn follower(redis: &Redis) -> Follower {
         let url = redis.url("notice");
         let config = Config::parse_from(["notice", "--redis-url", &url, "--threads", "1"]);
         // Nothing listens there: to read the feed is an error.
         let peer = Peer::remote("http://127.0.0.1:1", &config.chassis).unwrap();
         let peers = Peers { user: peer.clone(), relation: peer.clone(), post: peer };
         let store = Store::open(&config.redis).unwrap();
-        let follower = Follower { source: Source::Post, store, peers, metrics: Metrics::new() };
+        Follower { source: Source::Post, store, peers, metrics: Metrics::new() }
+    }
+
+    #[tokio::test]
+    async fn a_process_that_cannot_read_a_feed_leaves_it_to_another_one() {
+        let redis = Redis::start(Topology::Single).await;
+        let other = follower(&redis);
+        let failing = tokio::spawn(follower(&redis).run());
+        let holder = async || {
+            let read = redis::cmd("HGET").arg(keys::feed(Source::Post)).arg("holder").take();
+            read.query_async::<Option<String>>(&mut redis.nodes()[0].admin().await).await.unwrap()
+        };
+        eventually("it claims the feed", PATIENCE, async || holder().await.is_some()).await;
+        eventually("the other one claims it", PATIENCE, async || {
+            other.claim("other").await.unwrap().is_some()
+        })
+        .await;
+        failing.abort();
+    }
+
+    #[tokio::test]
+    async fn a_process_that_has_lost_its_claim_begins_no_generation() {
+        let redis = Redis::start(Topology::Single).await;
+        let follower = follower(&redis);
         // Another process has claimed the feed during a pause of this one.
         let progress = follower.claim("another").await.unwrap().unwrap();
         let ended = follower.read("paused", progress, &mut None).await;

@@ -1,6 +1,12 @@
 //! OpenTelemetry instruments of the notice service.
 
-use std::time::SystemTime;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::SystemTime,
+};
 
 use microblog_domain::UserId;
 use microblog_proto::{common::FeedPage, notice::NoticeKind};
@@ -21,6 +27,8 @@ pub(crate) struct Metrics {
     acts: Counter<u64>,
     gaps: Counter<u64>,
     read_until: Gauge<f64>,
+    /// The sources whose `read_until` is exported.
+    is_exported: Arc<[AtomicBool; Source::ALL.len()]>,
 }
 
 impl Metrics {
@@ -57,6 +65,7 @@ impl Metrics {
                     "The Unix time until when all recorded changes are applied, by service",
                 )
                 .build(),
+            is_exported: Arc::default(),
         }
     }
 
@@ -77,7 +86,17 @@ impl Metrics {
         if let Some(until) =
             until.and_then(|until| until.duration_since(SystemTime::UNIX_EPOCH).ok())
         {
+            self.is_exported[source as usize].store(true, Ordering::Relaxed);
             self.read_until.record(until.as_secs_f64(), &[service(source)]);
+        }
+    }
+
+    /// Records that a feed cannot be read. If the process has read nothing of it, that is since now:
+    /// otherwise nothing would tell how late it is.
+    pub(crate) fn cannot_read(&self, source: Source) {
+        if !self.is_exported[source as usize].swap(true, Ordering::Relaxed) {
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            self.read_until.record(now.as_secs_f64(), &[service(source)]);
         }
     }
 

@@ -191,6 +191,12 @@ impl Store {
         Ok((is_claimed == 1).then_some(Progress { position, generation }))
     }
 
+    /// Ends this process's claim of a change feed, if it has one.
+    pub(crate) async fn release_feed(&self, source: Source, holder: &str) -> Result<(), Error> {
+        let call = Call::new("note_release_feed").key(keys::feed(source)).arg(holder);
+        self.keyspace.call(call).await
+    }
+
     /// Sets how far a change feed was read. Returns whether this process still follows it.
     pub(crate) async fn advance_feed(
         &self,

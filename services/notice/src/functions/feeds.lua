@@ -20,6 +20,15 @@ local function claim_feed(keys, args)
   return { 1, tonumber(state[3] or 0), tonumber(state[4] or 0), tonumber(state[5] or 0) }
 end
 
+-- Ends the claim of a process that cannot follow a feed, if it still has it.
+--
+-- KEYS: feed. ARGV: holder. Needs: hget, hset.
+local function release_feed(keys, args)
+  if redis.call('HGET', keys[1], 'holder') == args[1] then
+    redis.call('HSET', keys[1], 'expires_at', 0)
+  end
+end
+
 -- Sets the position, if the process still follows the feed.
 --
 -- KEYS: feed. ARGV: holder, sequence, token, generation.
@@ -33,4 +42,5 @@ local function advance_feed(keys, args)
 end
 
 register('note_claim_feed', claim_feed, 'allow-oom')
+register('note_release_feed', release_feed, 'allow-oom')
 register('note_advance_feed', advance_feed, 'allow-oom')

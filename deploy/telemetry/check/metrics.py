@@ -9,7 +9,7 @@ import queries
 
 # Selectors without a series even during the injected faults, each with the reason.
 ONLY_DURING_OTHER_FAULTS = {
-    "microblog_post_archive_backup_age_seconds": "only with --evict-after-backup",
+    "microblog_post_archive_backed_up_until_seconds": "only with --evict-after-backup",
 }
 
 

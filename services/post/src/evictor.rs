@@ -167,7 +167,7 @@ impl Evictor {
         let mut until = SystemTime::now();
         if self.evict_after_backup {
             let backed_up = self.archive.backed_up_until().await?;
-            self.metrics.set_backup_age(until.duration_since(backed_up).unwrap_or_default());
+            self.metrics.set_backed_up_until(backed_up);
             until = until.min(backed_up);
         }
         let until = Stamp::first_at(until, partition).get();

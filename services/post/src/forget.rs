@@ -52,7 +52,7 @@ async fn forget_archived(tiered: &TieredStore, posts: &Posts, user: UserId) -> R
     loop {
         let ids = archive.newest_of(&[user], before, None, PAGE).await?;
         let Some(&last) = ids.last() else { return Ok(before.is_none()) };
-        posts.delete_archived(&ids).await?;
+        posts.delete_archived(user, &ids).await?;
         before = Some(last);
     }
 }

@@ -1,6 +1,6 @@
 //! Metrics of the archive, for OpenTelemetry. Cheap when no exporter is configured.
 
-use std::time::Duration;
+use std::time::SystemTime;
 
 use opentelemetry::{
     global,
@@ -13,7 +13,7 @@ pub(crate) struct Metrics {
     evictable: Counter<u64>,
     evicted: Counter<u64>,
     missing: Counter<u64>,
-    backup_age: Gauge<f64>,
+    backed_up_until: Gauge<f64>,
 }
 
 impl Metrics {
@@ -36,9 +36,10 @@ impl Metrics {
                 .with_description("Posts that neither Redis nor a restored database has")
                 .with_unit("{post}")
                 .build(),
-            backup_age: meter
-                .f64_gauge("microblog.post.archive.backup.age")
-                .with_description("Time since the moment of the last backup of the database")
+            // A time and not an age: one that a process has ceased to measure grows on.
+            backed_up_until: meter
+                .f64_gauge("microblog.post.archive.backed_up_until")
+                .with_description("The Unix time of the last backup of the database")
                 .with_unit("s")
                 .build(),
         };
@@ -59,8 +60,9 @@ impl Metrics {
         self.missing.add(posts, &[]);
     }
 
-    /// Measures the age of the last backup.
-    pub(crate) fn set_backup_age(&self, age: Duration) {
-        self.backup_age.record(age.as_secs_f64(), &[]);
+    /// Records the moment of the last backup.
+    pub(crate) fn set_backed_up_until(&self, time: SystemTime) {
+        let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        self.backed_up_until.record(since.as_secs_f64(), &[]);
     }
 }

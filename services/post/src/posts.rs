@@ -164,11 +164,17 @@ impl Posts {
         Ok(())
     }
 
-    /// Deletes posts that the archive has, in either tier.
-    pub(crate) async fn delete_archived(&self, ids: &[PostId]) -> Result<(), Error> {
+    /// Deletes posts of an author that the archive has, in either tier.
+    pub(crate) async fn delete_archived(
+        &self,
+        author: UserId,
+        ids: &[PostId],
+    ) -> Result<(), Error> {
         let contents = self.tiered.contents(ids).await?;
+        // An unreadable post is deleted, too; the posts that count it are unknown.
+        let unreadable = Content { author, text: String::new(), origin: None };
         let found = ids.iter().zip(&contents);
-        let found = found.filter_map(|(&id, content)| Some((id, content.as_ref()?)));
+        let found = found.map(|(&id, content)| (id, content.as_ref().unwrap_or(&unreadable)));
         self.delete_found(found, true).await?;
         Ok(())
     }

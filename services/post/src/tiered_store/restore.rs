@@ -5,11 +5,14 @@
 //! the lease is lost or the post is in Redis. A missing post cannot be evicted, and a deletion ends
 //! the lease. So while the lease is held, the snapshot is current. After a crash, the staged keys
 //! expire.
+//!
+//! A large post may take longer than its call. The restore goes on, and a repeated call finds the post.
 
 use std::time::{Duration, SystemTime};
 
 use microblog_domain::{PostId, Stamp, UserId};
 use tokio::time::{Instant, sleep};
+use tracing::Instrument as _;
 use uuid::Uuid;
 
 use super::TieredStore;
@@ -53,14 +56,13 @@ impl TieredStore {
         while Instant::now() < deadline {
             let holder = Uuid::new_v4().to_string();
             if self.store.begin_restore(id, &holder).await? {
-                match self.restore_under_lease(id, &holder).await {
-                    Ok(RestoreOutcome::Restored) => return Ok(true),
-                    Ok(RestoreOutcome::Deleted) => return Ok(false),
-                    Ok(RestoreOutcome::Retry) => {}
-                    Err(error) => {
-                        self.store.release_restore(id, &holder).await?;
-                        return Err(error);
-                    }
+                let tiered = self.clone();
+                let restored = async move { tiered.restore_under_lease(id, &holder).await };
+                let restored = tokio::spawn(restored.in_current_span()).await;
+                match restored.map_err(|_| Error::RetriesExhausted)?? {
+                    RestoreOutcome::Restored => return Ok(true),
+                    RestoreOutcome::Deleted => return Ok(false),
+                    RestoreOutcome::Retry => {}
                 }
             }
             // Another call restores or deletes it.
@@ -76,7 +78,16 @@ impl TieredStore {
         Err(Error::RetriesExhausted)
     }
 
+    // Releases the lease if it fails.
     async fn restore_under_lease(&self, id: PostId, holder: &str) -> Result<RestoreOutcome, Error> {
+        let restored = self.restore_leased(id, holder).await;
+        if restored.is_err() {
+            self.store.release_restore(id, holder).await?;
+        }
+        restored
+    }
+
+    async fn restore_leased(&self, id: PostId, holder: &str) -> Result<RestoreOutcome, Error> {
         let erasing = self.store.erasure_fence(id.partition()).await?;
         let snapshot = tokio::select! {
             snapshot = self.archive()?.read_snapshot(id) => snapshot?,

@@ -1,4 +1,4 @@
-//! Damaged keys in Redis: a job skips their posts, and goes on with the others.
+//! Damaged keys in Redis and rows of the archive: jobs go on with the others.
 
 use std::time::Duration;
 
@@ -8,12 +8,17 @@ use microblog_testkit::redis::cmd;
 
 use crate::{
     aging::{Aging, on_both},
-    support::{self, archives::ArchiveServer, id},
+    support::{
+        self,
+        archives::{ArchiveServer, connect, execute, numbers},
+        id,
+    },
 };
 
 on_both! {
     a_damaged_post_does_not_keep_others_in_redis
     damaged_likes_do_not_stop_the_erasure_of_an_account
+    a_damaged_row_does_not_stop_the_deletion_of_its_author
 }
 
 const AUTHOR: u64 = id(1);
@@ -61,4 +66,28 @@ async fn damaged_likes_do_not_stop_the_erasure_of_an_account(archives: &ArchiveS
     assert_eq!(system.store.forgetting().await.unwrap(), []);
     let whole = system.get(posts[2], GONE).await.unwrap();
     assert_eq!((whole.likes, whole.liked), (0, false));
+}
+
+async fn a_damaged_row_does_not_stop_the_deletion_of_its_author(archives: &ArchiveServer) {
+    let aging = Aging::start(archives, 0).await;
+    let system = &aging.system;
+    let mut posts = Vec::new();
+    for text in ["damaged", "whole"] {
+        posts.push(system.create(GONE, text).await.unwrap().id);
+    }
+    aging.archive().await;
+    assert_eq!(aging.age(&[GONE]).await.evicted, 2);
+    let mut archive = connect(&aging.url).await;
+    execute(&mut archive, &format!("UPDATE posts SET likes = -1 WHERE id = {}", posts[0])).await;
+    let request = ForgetUserRequest { user_id: GONE };
+    system.client.clone().forget_user(request).await.unwrap();
+    // The second run finds the deletions recorded.
+    for _ in 0..2 {
+        forget_marked(&aging.tiered(), &aging.posts()).await.unwrap();
+        aging.archive().await;
+    }
+    assert!(Eraser::new(aging.tiered(), Duration::ZERO).run_once().await.unwrap());
+    assert_eq!(system.store.forgetting().await.unwrap(), []);
+    let left = numbers(&mut archive, "SELECT id FROM posts WHERE deleted = 0").await;
+    assert_eq!(left, Vec::<Vec<i64>>::new());
 }

@@ -61,6 +61,29 @@ async fn evict(aging: &Aging, marked: (PostId, u64)) -> bool {
     aging.system.store.evict(&[marked]).await.unwrap() == [true]
 }
 
+#[tokio::test]
+async fn a_restore_goes_on_after_its_call() {
+    let archives = ArchiveServer::start(Kind::Postgres).await;
+    let aging = Aging::start(&archives, 0).await;
+    let post = aging.system.create(AUTHOR, "large").await.unwrap().id;
+    aging.system.like(FAN, post).await.unwrap();
+    aging.evict(&[post]).await;
+    let id = support::post(post);
+    let mut other = connect(&aging.url).await;
+    for statement in ["BEGIN", "LOCK TABLE likes IN ACCESS EXCLUSIVE MODE"] {
+        execute(&mut other, statement).await;
+    }
+    let tiered = aging.tiered();
+    let call = timeout(Duration::from_secs(1), tiered.restore(id)).await;
+    assert!(call.is_err(), "it waits for the likes: {call:?}");
+    execute(&mut other, "COMMIT").await;
+    eventually("the post is restored", PATIENCE, async || {
+        aging.system.store.exist(&[id]).await.unwrap() == [true]
+    })
+    .await;
+    assert_eq!(aging.system.get(post, FAN).await.unwrap().likes, 1);
+}
+
 async fn a_late_restore_does_not_bring_a_deleted_post_back(archives: &ArchiveServer) {
     let aging = Aging::start(archives, 0).await;
     let (system, store) = (&aging.system, &aging.system.store);

@@ -242,7 +242,8 @@ impl Store {
     }
 
     // One call for the users of a partition, or of any partition where the keyspace joins them: a
-    // few hundred followers hardly share partitions. One round trip per batch.
+    // few hundred followers hardly share partitions. One round trip per batch. A node of a cluster that
+    // is full fails the call, and keeps no others from being called.
     async fn call_for_users(
         &self,
         users: &[UserId],
@@ -252,7 +253,7 @@ impl Store {
         users.sort_unstable_by_key(|user| user.partition());
         let is_joined = self.keyspace.joins_partitions();
         let may_share = |a: &UserId, b: &UserId| is_joined || a.partition() == b.partition();
-        let mut sum = 0;
+        let (mut sum, mut full) = (0, None);
         for users in users.chunks(BATCH_USERS_MAX) {
             let mut batch = Batch::new();
             for users in users.chunk_by(may_share) {
@@ -260,11 +261,16 @@ impl Store {
                     batch.call(users[0].partition(), call(users));
                 }
             }
-            for answer in self.keyspace.send(batch).await? {
-                sum += decode::<u64>(answer)?;
+            match self.keyspace.send(batch).await {
+                Err(error) if error.is_full() => full = Some(error),
+                answers => {
+                    for answer in answers? {
+                        sum += decode::<u64>(answer)?;
+                    }
+                }
             }
         }
-        Ok(sum)
+        full.map_or(Ok(sum), Err)
     }
 }
 

@@ -165,14 +165,21 @@ async fn send(
     progress: &Progress,
 ) -> Result<ImportFollowsResponse, Status> {
     let mut outcome = ImportFollowsResponse::default();
+    let mut is_waiting = false;
     for follows in partition.chunks(FOLLOWS_PER_CALL) {
         let response = loop {
             match import_follows(channel, follows).await {
                 // However long: the database records more slowly than follows are imported.
-                Err(status) if remote::reason(&status) == "OVERLOADED" => {}
+                Err(status) if remote::reason(&status) == "OVERLOADED" => {
+                    if !is_waiting {
+                        progress.note(&format!("waiting: {}", status.message()));
+                    }
+                    is_waiting = true;
+                }
                 response => break response?,
             }
         };
+        is_waiting = false;
         outcome = sum(outcome, response);
         progress.add(follows.len() as u64);
     }

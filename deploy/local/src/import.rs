@@ -16,7 +16,8 @@ use crate::{
 ///
 /// Both are account names (1 to 30 of A-Z, a-z, 0-9 and underscore), separated by white space.
 /// Lines that begin with # are comments. The whole file is checked before anything is written.
-/// Existing accounts and follows stay as they are, so an import can be repeated.
+/// Existing accounts and follows stay as they are, so an import can be repeated. Exits with 1 if an
+/// account could not be created, and with 2 if the import fails.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The edge list, plain or gzipped; - reads standard input.
@@ -45,7 +46,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         rate(follows.sent, follows.took),
         rate(users.ids.len() as u64, users.took)
     );
-    Ok(ExitCode::SUCCESS)
+    Ok(if users.rejected > 0 { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
 fn report(list: &EdgeList, users: &Users, follows: &Follows) {

@@ -67,6 +67,15 @@ impl Progress {
         }
     }
 
+    /// Prints a line above the progress.
+    pub fn note(&self, text: &str) {
+        let line = format!("{}: {text}", self.label);
+        match &self.display {
+            Display::Bar(bar) => bar.println(line),
+            Display::Lines { .. } => eprintln!("{line}"),
+        }
+    }
+
     /// Ends the progress and returns its duration.
     pub fn finish(self) -> Duration {
         if let Display::Bar(bar) = &self.display {

@@ -1,11 +1,16 @@
 //! `microblog serve`: any services in one process, for production. This file has the flags: those of
 //! the services' own programs, for all services of the process or for one.
 
-use std::{collections::HashSet, env, ffi::OsString, process::ExitCode};
+use std::{
+    collections::HashSet,
+    env,
+    ffi::{OsStr, OsString},
+    process::ExitCode,
+};
 
 use anyhow::bail;
 use clap::{
-    Arg, ArgMatches, Args as _, Command, Error, FromArgMatches, error::ErrorKind,
+    Arg, ArgAction, ArgMatches, Args as _, Command, Error, FromArgMatches, error::ErrorKind,
     parser::ValueSource, value_parser,
 };
 use microblog_chassis::Config as Chassis;
@@ -138,7 +143,7 @@ fn of_one(server: Server, flag: &Flag, own: &str) -> Arg {
     let is_listed = LISTED.contains(&&*flag.long);
     let arg = Arg::new(own.to_owned().leak() as &'static str)
         .long(own.to_owned().leak() as &'static str)
-        .value_parser(value_parser!(OsString))
+        .action(flag.of_program.get_action().clone())
         .help_heading(match server {
             Server::Gateway => "Gateway",
             Server::User => "User service",
@@ -149,6 +154,14 @@ fn of_one(server: Server, flag: &Flag, own: &str) -> Arg {
         })
         .hide(!is_listed)
         .hide_env_values(flag.of_program.is_hide_env_values_set());
+    let arg = match is_switch(&flag.of_program) {
+        true => arg,
+        false => arg.value_parser(value_parser!(OsString)),
+    };
+    let arg = match flag.of_program.get_value_delimiter() {
+        Some(delimiter) => arg.value_delimiter(delimiter),
+        None => arg,
+    };
     let arg = match flag.of_program.get_env().and_then(|name| name.to_str()?.strip_prefix(PREFIX)) {
         Some(name) => arg.env(own_variable(server, name).leak() as &'static str),
         None => arg,
@@ -163,6 +176,11 @@ fn of_one(server: Server, flag: &Flag, own: &str) -> Arg {
     // The default is only shown: the service's own parser has it too.
     arg.help(flag.of_program.get_help().cloned().unwrap_or_default())
         .default_values(flag.of_program.get_default_values().to_vec())
+}
+
+/// Returns whether a flag has no value.
+fn is_switch(flag: &Arg) -> bool {
+    matches!(flag.get_action(), ArgAction::SetTrue)
 }
 
 /// Returns the variable of a flag for one service, from that of its program. The variable of
@@ -181,20 +199,27 @@ fn variable(flag: &str) -> String {
 /// Returns what the command line and the environment set for a service, as flags of its program.
 /// That reads the variables of all services itself.
 fn given(server: Server, matches: &ArgMatches) -> Vec<OsString> {
-    let value = |id: &str, sources: &[ValueSource]| {
+    let values = |id: &str, sources: &[ValueSource]| {
         let source = matches.value_source(id)?;
-        sources.contains(&source).then(|| matches.get_raw(id)?.next_back()).flatten()
+        sources.contains(&source).then(|| matches.get_raw(id)).flatten()
     };
-    let flag = |flag: Flag| {
+    let arguments = |flag: Flag| {
         let all = [ValueSource::CommandLine, ValueSource::EnvVariable];
-        let own = flag.own.as_ref().and_then(|own| value(own, &all));
-        let common = || value(flag.of_program.get_id().as_str(), &all[..1]);
-        let given = own.or_else(|| flag.common.then(common).flatten())?;
-        let mut argument = OsString::from(format!("--{}=", flag.long));
-        argument.push(given);
-        Some(argument)
+        let own = flag.own.as_ref().and_then(|own| values(own, &all));
+        let common = || values(flag.of_program.get_id().as_str(), &all[..1]);
+        let given = own.or_else(|| flag.common.then(common).flatten());
+        let argument = |value: &OsStr| {
+            let mut argument = OsString::from(format!("--{}", flag.long));
+            if is_switch(&flag.of_program) {
+                return (value == "true").then_some(argument);
+            }
+            argument.push("=");
+            argument.push(value);
+            Some(argument)
+        };
+        given.into_iter().flatten().filter_map(argument).collect::<Vec<_>>()
     };
-    flags(server).into_iter().filter_map(flag).collect()
+    flags(server).into_iter().flat_map(arguments).collect()
 }
 
 #[cfg(test)]
@@ -235,6 +260,43 @@ mod tests {
             set.sort_unstable();
             assert_eq!(set, [own, &["--threads=1"]].concat(), "{server:?}");
         }
+    }
+
+    #[test]
+    fn switches_and_lists_reach_their_service() {
+        let flags = Cli::parse_from([
+            "serve",
+            "--services=gateway,post",
+            "--page",
+            "--allowed-origins=https://a.example,https://b.example",
+            "--allowed-origins=https://c.example",
+            "--post-evict-after-backup",
+        ]);
+        let origins =
+            ["a", "b", "c"].map(|name| format!("--allowed-origins=https://{name}.example"));
+        let flags = flags.args.flags;
+        let of_gateway = flags[&Server::Gateway].iter().map(|flag| flag.to_str().unwrap());
+        let (of_origins, others): (Vec<_>, Vec<_>) =
+            of_gateway.partition(|flag| flag.starts_with("--allowed-origins"));
+        assert_eq!(
+            (of_origins, others),
+            (origins.iter().map(String::as_str).collect(), vec!["--page"])
+        );
+        assert_eq!(flags[&Server::Post], ["--evict-after-backup"]);
+
+        let own =
+            ["--gateway-page", "--gateway-allowed-origins=https://a.example,https://b.example"];
+        let flags = Cli::parse_from(["serve", "--services=gateway"].iter().chain(&own));
+        let flags = &flags.args.flags[&Server::Gateway];
+        assert_eq!(flags.len(), 3, "{flags:?}");
+        server_accepts(Server::Gateway, flags);
+    }
+
+    /// Asserts that a service's program accepts flags.
+    fn server_accepts(server: Server, flags: &[OsString]) {
+        let name = OsString::from(server.name());
+        let parsed = server.command().try_get_matches_from([name].iter().chain(flags));
+        assert!(parsed.is_ok(), "{parsed:?}");
     }
 
     #[test]

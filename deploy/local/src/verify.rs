@@ -28,7 +28,8 @@ const PARTITIONS: u64 = 1_024;
 /// remaining ones), and with 2 if the check fails.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The id of the account to check, or `all`.
+    /// The id of the account whose follows and posts to check, or `all`. Accounts themselves are checked
+    /// all or not at all.
     #[arg(long, value_name = "ID|all", default_value = "all", value_parser = parse_user)]
     user: UserChoice,
     /// Repairs violations and prints the repairs. Safe during writes. Cancels pending
@@ -60,7 +61,10 @@ enum UserChoice {
 fn parse_user(text: &str) -> Result<UserChoice, String> {
     match text {
         "all" => Ok(UserChoice::All),
-        id => id.parse().map(UserChoice::One).map_err(|_| "neither an id nor `all`".to_owned()),
+        id => {
+            let id = id.parse().ok().filter(|&id| id != 0);
+            id.map(UserChoice::One).ok_or("neither an id nor `all`".to_owned())
+        }
     }
 }
 

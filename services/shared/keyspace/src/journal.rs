@@ -167,11 +167,34 @@ impl Journals {
         partition: Partition,
         change: &Change,
     ) -> Result<bool, Error> {
+        let appended = self.add(keyspace, partition, change, None).await?;
+        Ok(appended.is_some())
+    }
+
+    /// Appends an entry likewise, but does not create the journal.
+    pub async fn append_to_existing(
+        &self,
+        keyspace: &Keyspace,
+        partition: Partition,
+        change: &Change,
+    ) -> Result<bool, Error> {
+        let appended = self.add(keyspace, partition, change, Some("NOMKSTREAM")).await?;
+        Ok(appended.is_some_and(|id| id != Value::Nil))
+    }
+
+    // Returns the reply; `None` if the version was not above all others.
+    async fn add(
+        &self,
+        keyspace: &Keyspace,
+        partition: Partition,
+        change: &Change,
+        option: Option<&str>,
+    ) -> Result<Option<Value>, Error> {
         let mut add = cmd("XADD");
-        add.arg((self.key)(partition)).arg(change.version.to_string()).arg("c").arg(&change.text);
-        match keyspace.query::<Value>(add).await {
-            Err(Error::Refused { code, .. }) if code == "ERR" => Ok(false),
-            appended => appended.map(|_| true),
+        add.arg((self.key)(partition)).arg(option).arg(change.version.to_string());
+        match keyspace.query::<Value>(add.arg("c").arg(&change.text).take()).await {
+            Err(Error::Refused { code, .. }) if code == "ERR" => Ok(None),
+            appended => appended.map(Some),
         }
     }
 

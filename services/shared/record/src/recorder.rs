@@ -445,8 +445,11 @@ impl<T: Tables> Recorder<T> {
         Ok(recorded)
     }
 
-    // What was read of Redis is that of some changes only if Redis still has these.
-    async fn check_not_lost(&self, ends: &[(Partition, Change)]) -> Result<(), RecordError> {
+    /// What was read of Redis is that of some changes only if Redis still has these.
+    pub(crate) async fn check_not_lost(
+        &self,
+        ends: &[(Partition, Change)],
+    ) -> Result<(), RecordError> {
         let from: Vec<_> = ends.iter().map(|(partition, end)| (*partition, end.version)).collect();
         let pages = self.journals.pages(&self.keyspace, &from, 1).await?;
         let lost = ends.iter().zip(pages).find(|((_, end), page)| page.first() != Some(end));

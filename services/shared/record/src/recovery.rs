@@ -305,7 +305,8 @@ impl<T: Tables> Recorder<T> {
         let (transaction, mut positions) =
             positions::lock(&self.database, &[partition], LockWait::Long).await?;
         drop(transaction);
-        if !force && positions.contains_key(&partition) {
+        let is_guarded = !force && positions.contains_key(&partition);
+        if is_guarded {
             // It may have been lost since the restore began.
             self.check_erasable(&[partition]).await?;
         }
@@ -315,15 +316,21 @@ impl<T: Tables> Recorder<T> {
         let newest = newest.into_iter().flatten().next().unwrap_or_default().version;
         let version = newest.max(position).in_next_epoch(0);
         let opened = Change { version, text: about_the_journal("opened", partition) };
-        if !self.journals.append(&self.keyspace, partition, &opened).await? {
+        let appended = match is_guarded {
+            true => self.journals.append_to_existing(&self.keyspace, partition, &opened).await?,
+            false => self.journals.append(&self.keyspace, partition, &opened).await?,
+        };
+        if !appended {
             return Err(RecordError::Contended(partition));
         }
         self.journals.set_identity(&self.keyspace, &[partition], self.identity().await?).await?;
         let mut transaction = self.database.write("BEGIN", self.database.begin()).await?;
-        positions::set(&mut transaction, &[(partition, opened)]).await?;
+        let end = [(partition, opened)];
+        positions::set(&mut transaction, &end).await?;
         self.tables.clear(&mut transaction, partition).await?;
         self.tables.fill(&mut transaction, &[partition]).await?;
         damaged::replace(&mut transaction, partition, Vec::new()).await?;
+        self.check_not_lost(&end).await?;
         let commit = async {
             change_feed::restart(&mut transaction).await?;
             transaction.commit().await

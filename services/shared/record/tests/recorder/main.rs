@@ -431,6 +431,20 @@ async fn a_redis_that_is_lost_while_the_database_is_written_anew_erases_nothing(
 }
 
 #[tokio::test]
+async fn a_redis_that_is_lost_while_a_partition_is_written_anew_erases_nothing() {
+    let setup = Setup::new().await;
+    setup.recorder(|_| {}).run().await.unwrap();
+    let partition = Partition::new(1);
+    let losing = setup.recorder(|tables| tables.emptied_at = Some(partition));
+    let restore = losing.begin_restore(Source::Redis, false).await.unwrap();
+    let done = losing.restore(&restore, partition).await;
+    assert!(matches!(done, Err(RecordError::Lost(at)) if at == partition), "{done:?}");
+    let recorder = setup.recorder(|_| {});
+    let after = recorder.begin_restore(Source::Database, true).await.unwrap();
+    assert_eq!(after.position(partition), restore.position(partition));
+}
+
+#[tokio::test]
 async fn a_new_redis_that_is_lost_while_the_database_is_filled_is_filled_again() {
     let setup = Setup::new().await;
     let keyspace = setup.keyspace();

@@ -15,7 +15,7 @@ use crate::config::Config;
 #[derive(Debug)]
 pub(crate) struct Admission {
     slots: [Slots; KINDS.len()],
-    arriving_bytes_max: usize,
+    message_max: usize,
     arriving_bytes: AtomicUsize,
 }
 
@@ -75,19 +75,28 @@ impl Admission {
         };
         Self {
             slots: KINDS.map(|(kind, _)| Slots::new(limit(kind))),
-            arriving_bytes_max: ARRIVING_MAX * config.max_message_bytes,
+            message_max: config.max_message_bytes,
             arriving_bytes: AtomicUsize::new(0),
         }
     }
 
-    /// Counts bytes of an incomplete message, until they are released.
-    pub(crate) fn hold(&self, bytes: usize) {
-        self.arriving_bytes.fetch_add(bytes, Ordering::Relaxed);
+    /// Counts bytes of an incomplete message that has `held` already, until they are released. Returns
+    /// how many count: a message that is too large is rejected, and what follows is discarded.
+    pub(crate) fn hold(&self, held: usize, bytes: usize) -> usize {
+        let counted = bytes.min(self.message_max.saturating_sub(held));
+        self.arriving_bytes.fetch_add(counted, Ordering::Relaxed);
+        counted
     }
 
-    /// Returns whether incomplete messages have too many bytes together.
+    /// Returns whether incomplete messages have too many bytes together for a call to wait for its own,
+    /// which counts as a rejection.
     pub(crate) fn holds_too_much(&self) -> bool {
-        self.arriving_bytes.load(Ordering::Relaxed) > self.arriving_bytes_max
+        let max = self.message_max.saturating_mul(ARRIVING_MAX);
+        let is_too_much = self.arriving_bytes.load(Ordering::Relaxed) > max;
+        if is_too_much {
+            self.of(Kind::Arriving).rejected.fetch_add(1, Ordering::Relaxed);
+        }
+        is_too_much
     }
 
     /// Releases bytes of a message.

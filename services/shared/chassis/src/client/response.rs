@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderValue, Response, header::CONTENT_TYPE, response::Par
 use http_body::Frame;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use microblog_proto::common::BatchedReply;
+use microblog_proto::common::{BatchedReply, ErrorReason};
 use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::{Code, Status, body::Body};
@@ -81,13 +81,16 @@ impl PeerResponse {
 
     /// Returns whether the status is UNAVAILABLE.
     pub(super) fn is_unavailable(&self) -> bool {
-        self.has_code(Code::Unavailable)
+        let code = self.status_header(GRPC_STATUS);
+        code.is_some_and(|code| Code::from_bytes(code.as_bytes()) == Code::Unavailable)
     }
 
-    /// Returns whether the status is a code, which is not OK.
-    pub(super) fn has_code(&self, code: Code) -> bool {
-        let found = self.status_header(GRPC_STATUS);
-        found.is_some_and(|found| Code::from_bytes(found.as_bytes()) == code)
+    /// Returns whether the server was overloaded, or its store full: it has not begun the call.
+    pub(super) fn is_rejected(&self) -> bool {
+        let headers = [Some(&self.head.headers), self.buffered.trailers.as_ref()];
+        let status = headers.into_iter().flatten().find_map(Status::from_header_map);
+        let reason = status.as_ref().and_then(status::reason_of);
+        matches!(reason, Some(ErrorReason::Overloaded | ErrorReason::StoreFull))
     }
 
     /// Returns whether the server says that a retry elsewhere is no use.

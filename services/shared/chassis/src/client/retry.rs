@@ -12,7 +12,7 @@ use std::{
 
 use http::{Request, Response};
 use tokio::time::{Instant, timeout_at};
-use tonic::{Code, Status, body::Body};
+use tonic::{Status, body::Body};
 use tower::retry::budget::{Budget as _, TpsBudget};
 
 use super::{
@@ -96,8 +96,9 @@ impl Remote {
             Ok(response)
                 if retry.is_retried
                     && method.idempotency != Idempotency::NoSideEffects
-                    && response.has_code(Code::ResourceExhausted) =>
+                    && response.is_rejected() =>
             {
+                self.throttle.succeeded();
                 Err(status::peer_unavailable())
             }
             Ok(response) => {

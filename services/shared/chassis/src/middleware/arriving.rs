@@ -7,13 +7,15 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context as Waker, Poll, ready},
+    time::Duration,
 };
 
 use bytes::Bytes;
 use futures::{FutureExt as _, future::BoxFuture};
 use http_body::{Frame, SizeHint};
-use tokio::time::{Instant, timeout_at};
-use tonic::{Status, body::Body};
+use microblog_proto::common::ErrorReason;
+use tokio::time::{Instant, sleep, timeout_at};
+use tonic::{Code, Status, body::Body};
 
 use super::overloaded;
 use crate::{
@@ -23,6 +25,9 @@ use crate::{
     },
     status,
 };
+
+/// How long a message may still arrive when the server shuts down.
+const CLOSING_GRACE: Duration = Duration::from_secs(1);
 
 /// A request body, observed to its end.
 pub(crate) struct ArrivingBody {
@@ -55,13 +60,19 @@ impl ArrivingBody {
             return Poll::Ready(status);
         }
         if self.server_state.admission.holds_too_much() {
-            return Poll::Ready(overloaded());
+            let text = "too many incomplete messages";
+            let reason = ErrorReason::Overloaded;
+            return Poll::Ready(status::with_reason(Code::ResourceExhausted, reason, text));
         }
         let (server_state, until) = (&self.server_state, self.until);
         let end = self.end.get_or_insert_with(|| {
             let closing = server_state.closing.clone();
             let end = async move {
-                let closed = timeout_at(until, closing.cancelled()).await;
+                let closed = async {
+                    closing.cancelled().await;
+                    sleep(CLOSING_GRACE).await;
+                };
+                let closed = timeout_at(until, closed).await;
                 closed.map_or_else(|_| status::deadline_exceeded(), |()| status::stopping())
             };
             end.boxed()
@@ -73,8 +84,7 @@ impl ArrivingBody {
     }
 
     fn hold(&mut self, bytes: usize) {
-        self.held += bytes;
-        self.server_state.admission.hold(bytes);
+        self.held += self.server_state.admission.hold(self.held, bytes);
     }
 
     fn release(&mut self) {

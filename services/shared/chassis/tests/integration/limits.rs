@@ -112,10 +112,16 @@ async fn a_message_that_does_not_arrive_in_time_ends_its_call() {
 async fn a_message_that_does_not_arrive_delays_no_drain() {
     let mut config = config();
     (config.default_timeout_ms, config.drain_timeout_ms) = (600_000, 600_000);
+    config.max_calls = 2;
     let mut server = Server::start(Stub::new().service(), config);
     let calls = ["GetUserByName", "Verify"].map(|method| unfinished_call(&server, method, None));
-    // Time to arrive.
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    eventually("both wait, and no other one may", async || {
+        let other = unfinished_call(&server, "GetUserByName", None);
+        let other = tokio::time::timeout(Duration::from_millis(200), other).await;
+        let is_rejected = other.is_ok_and(|other| other.unwrap().code() == Code::ResourceExhausted);
+        is_rejected && calls.iter().all(|call| !call.is_finished())
+    })
+    .await;
     server.stop();
     tokio::time::timeout(PATIENCE, server.ended()).await.expect("the drain ends");
     for call in calls {

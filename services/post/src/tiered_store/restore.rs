@@ -8,7 +8,10 @@
 //!
 //! A large post may take longer than its call. The restore goes on, and a repeated call finds the post.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    panic::resume_unwind,
+    time::{Duration, SystemTime},
+};
 
 use microblog_domain::{PostId, Stamp, UserId};
 use tokio::time::{Instant, sleep};
@@ -18,7 +21,7 @@ use uuid::Uuid;
 use super::TieredStore;
 use crate::{error::Error, store::RestoreOutcome};
 
-/// The deadline of a restore: longer than the lease of a crashed process.
+/// How long a call tries to restore a post: longer than the lease of a crashed process.
 const RESTORE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The back-off while another call restores the same post.
@@ -59,7 +62,11 @@ impl TieredStore {
                 let tiered = self.clone();
                 let restored = async move { tiered.restore_under_lease(id, &holder).await };
                 let restored = tokio::spawn(restored.in_current_span()).await;
-                match restored.map_err(|_| Error::RetriesExhausted)?? {
+                let restored = restored.unwrap_or_else(|error| match error.try_into_panic() {
+                    Ok(panic) => resume_unwind(panic),
+                    Err(_) => Err(Error::RetriesExhausted),
+                });
+                match restored? {
                     RestoreOutcome::Restored => return Ok(true),
                     RestoreOutcome::Deleted => return Ok(false),
                     RestoreOutcome::Retry => {}
@@ -81,7 +88,9 @@ impl TieredStore {
     // Releases the lease if it fails.
     async fn restore_under_lease(&self, id: PostId, holder: &str) -> Result<RestoreOutcome, Error> {
         let restored = self.restore_leased(id, holder).await;
-        if restored.is_err() {
+        if let Err(error) = &restored {
+            // The call may have ended.
+            log_failure(id, error);
             self.store.release_restore(id, holder).await?;
         }
         restored
@@ -111,4 +120,9 @@ impl TieredStore {
             }
         }
     }
+}
+
+fn log_failure(id: PostId, error: &Error) {
+    let error = error as &dyn std::error::Error;
+    tracing::warn!(post = id.get(), error, "an archived post was not restored");
 }

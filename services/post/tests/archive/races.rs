@@ -10,7 +10,7 @@ use futures::future::{join, join_all, join4};
 use microblog_domain::{PostId, Stamp};
 use microblog_post::RestoreOutcome;
 use microblog_proto::common::ErrorReason;
-use microblog_testkit::eventually;
+use microblog_testkit::{eventually, redis};
 use tokio::time::timeout;
 use tonic::Code;
 
@@ -74,8 +74,15 @@ async fn a_restore_goes_on_after_its_call() {
         execute(&mut other, statement).await;
     }
     let tiered = aging.tiered();
-    let call = timeout(Duration::from_secs(1), tiered.restore(id)).await;
-    assert!(call.is_err(), "it waits for the likes: {call:?}");
+    let call = tokio::spawn(async move { tiered.restore(id).await });
+    let lease = format!("post:{{{}}}:restoring:{post}", id.partition());
+    eventually("it waits for the likes", PATIENCE, async || {
+        let exists = redis::cmd("EXISTS").arg(&lease).take();
+        let mut admin = aging.system.redis.nodes()[0].admin().await;
+        exists.query_async::<bool>(&mut admin).await.unwrap()
+    })
+    .await;
+    call.abort();
     execute(&mut other, "COMMIT").await;
     eventually("the post is restored", PATIENCE, async || {
         aging.system.store.exist(&[id]).await.unwrap() == [true]

@@ -103,16 +103,17 @@ impl FanoutWorkers {
         let mut next_claim = Instant::now();
         let mut healthy_at = Instant::now() + HEALTHY_AFTER;
         loop {
-            let mut claimed = Ok(());
             if Instant::now() >= next_claim {
-                claimed = self.claim_abandoned(stream).await;
+                // Steps that fail again and again, since a node of a cluster is full or away, must not
+                // keep new ones waiting.
+                if let Err(error) = self.claim_abandoned(stream).await {
+                    job.record(Err(error));
+                    healthy_at = Instant::now() + HEALTHY_AFTER;
+                }
                 next_claim = Instant::now() + CLAIM_PERIOD;
             }
             let steps = self.store.next_steps(&mut connection, stream, CLAIM_PERIOD).await?;
             self.process(steps, false).await?;
-            // Steps that fail again and again, since a node of a cluster is full or away, must not keep
-            // new ones waiting.
-            claimed?;
             // Not earlier: without due steps, no failure shows.
             if Instant::now() >= healthy_at {
                 job.record(Ok::<(), Error>(()));

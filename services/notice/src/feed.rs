@@ -108,6 +108,7 @@ impl Follower {
                 last_error = Some(text);
             }
             if reason == Some(ErrorReason::NoDatabase) {
+                self.metrics.has_none(self.source);
                 sleep(NO_DATABASE_RETRY).await;
             } else {
                 self.metrics.cannot_read(self.source);
@@ -119,6 +120,7 @@ impl Follower {
     /// Follows the feed until an error, or until another process does.
     async fn follow(&self, holder: &str, last_error: &mut Option<String>) -> Result<(), Error> {
         let Some(progress) = self.claim(holder).await? else { return Ok(()) };
+        self.metrics.claimed(self.source, progress.read_until);
         // The claim is renewed beside the work.
         tokio::select! {
             ended = self.read(holder, progress, last_error) => ended,
@@ -169,10 +171,14 @@ impl Follower {
             let page = page.ok_or_else(|| Error::Peer(Status::unavailable("no page")))?;
             self.apply(progress.generation, &page).await?;
             progress.position = Some(page.position.ok_or_else(|| Error::Peer(no_position()))?);
+            let until = page.recorded_at.and_then(|at| SystemTime::try_from(at).ok());
+            let until = until.and_then(|until| until.duration_since(SystemTime::UNIX_EPOCH).ok());
+            progress.read_until =
+                until.map_or(progress.read_until, |until| until.as_millis() as u64);
             if !self.store.advance_feed(self.source, holder, progress).await? {
                 return Ok(());
             }
-            self.metrics.read(self.source, &page);
+            self.metrics.read(self.source, progress.read_until);
             if last_error.take().is_some() {
                 tracing::info!(service = self.source.name(), "change feed followed again");
             }
@@ -186,7 +192,7 @@ impl Follower {
         // The time, so that it is later than one that Redis has lost.
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let generation = (previous + 1).max(now.as_millis() as u64);
-        let progress = Progress { position: None, generation };
+        let progress = Progress { position: None, generation, read_until: 0 };
         let is_ours = self.store.advance_feed(self.source, holder, progress).await?;
         Ok(is_ours.then_some(progress))
     }

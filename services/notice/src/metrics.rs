@@ -9,7 +9,7 @@ use std::{
 };
 
 use microblog_domain::UserId;
-use microblog_proto::{common::FeedPage, notice::NoticeKind};
+use microblog_proto::notice::NoticeKind;
 use opentelemetry::{
     KeyValue, global,
     metrics::{Counter, Gauge},
@@ -80,23 +80,31 @@ impl Metrics {
         }
     }
 
-    /// Records what was read of a feed.
-    pub(crate) fn read(&self, source: Source, page: &FeedPage) {
-        let until = page.recorded_at.and_then(|at| SystemTime::try_from(at).ok());
-        if let Some(until) =
-            until.and_then(|until| until.duration_since(SystemTime::UNIX_EPOCH).ok())
-        {
+    /// Records until when a feed was read, in milliseconds since 1970; nothing if it is not known.
+    pub(crate) fn read(&self, source: Source, until: u64) {
+        if until > 0 {
             self.is_exported[source as usize].store(true, Ordering::Relaxed);
-            self.read_until.record(until.as_secs_f64(), &[service(source)]);
+            self.read_until.record(until as f64 / 1000.0, &[service(source)]);
         }
     }
 
-    /// Records that a feed cannot be read. If the process has read nothing of it, that is since now:
-    /// otherwise nothing would tell how late it is.
+    /// Records until when a feed was read by the processes before, likewise.
+    pub(crate) fn claimed(&self, source: Source, until: u64) {
+        if !self.is_exported[source as usize].load(Ordering::Relaxed) {
+            self.read(source, until);
+        }
+    }
+
+    /// Records that a feed cannot be read. If nobody has read it, that is since now: otherwise nothing
+    /// would tell how late it is.
     pub(crate) fn cannot_read(&self, source: Source) {
-        if !self.is_exported[source as usize].swap(true, Ordering::Relaxed) {
-            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-            self.read_until.record(now.as_secs_f64(), &[service(source)]);
+        self.claimed(source, now());
+    }
+
+    /// Records that there is no feed: nothing of it is late.
+    pub(crate) fn has_none(&self, source: Source) {
+        if self.is_exported[source as usize].load(Ordering::Relaxed) {
+            self.read(source, now());
         }
     }
 
@@ -104,6 +112,11 @@ impl Metrics {
     pub(crate) fn gap(&self, source: Source) {
         self.gaps.add(1, &[service(source)]);
     }
+}
+
+fn now() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    now.as_millis() as u64
 }
 
 fn service(source: Source) -> KeyValue {

@@ -61,6 +61,8 @@ pub(crate) struct Progress {
     /// When it was read anew, in milliseconds since 1970; 0 if never. Numbers of changes are comparable
     /// within a generation.
     pub(crate) generation: u64,
+    /// Until when all recorded changes are applied, in milliseconds since 1970; 0 if it is not known.
+    pub(crate) read_until: u64,
 }
 
 /// The notice service's Redis store.
@@ -185,10 +187,10 @@ impl Store {
             .key(keys::feed(source))
             .arg(holder)
             .arg(time.as_millis() as u64);
-        let (is_claimed, sequence, token, generation): (u8, u64, u64, u64) =
+        let (is_claimed, sequence, token, generation, read_until): (u8, u64, u64, u64, u64) =
             self.keyspace.call(call).await?;
         let position = (token != 0).then_some(FeedPosition { sequence, token });
-        Ok((is_claimed == 1).then_some(Progress { position, generation }))
+        Ok((is_claimed == 1).then_some(Progress { position, generation, read_until }))
     }
 
     /// Ends this process's claim of a change feed, if it has one.
@@ -202,7 +204,7 @@ impl Store {
         &self,
         source: Source,
         holder: &str,
-        Progress { position, generation }: Progress,
+        Progress { position, generation, read_until }: Progress,
     ) -> Result<bool, Error> {
         let position = position.unwrap_or_default();
         let call = Call::new("note_advance_feed")
@@ -210,7 +212,8 @@ impl Store {
             .arg(holder)
             .arg(position.sequence)
             .arg(position.token)
-            .arg(generation);
+            .arg(generation)
+            .arg(read_until);
         Ok(self.keyspace.call::<u8>(call).await? == 1)
     }
 }

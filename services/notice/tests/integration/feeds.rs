@@ -18,6 +18,8 @@ async fn one_process_follows_a_feed_and_another_takes_over() {
     system.like(bob, post).await;
     system.has(ann, &[(NoticeKind::Like, vec![bob], 0, post, 0)]).await;
     assert_ne!(holder(&system).await, first);
+    let read_until: Vec<u64> = system.command(&["HMGET", FEEDS[2], "read_until"]).await;
+    assert!(read_until[0] > 0, "it tells how late a feed is that cannot be read any more");
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! The message of a call that has a slot. While it is incomplete, the call waits in a slot of another
-//! kind, so that callers who send slowly, or never, keep no call out whose message is there. It ends
-//! when it has waited for too long, when the server shuts down, or when too many bytes of such messages
-//! are in memory.
+//! kind, so that callers who send slowly, or never, keep no call out whose message is there. The call
+//! fails when it has waited for too long, when the server shuts down, or when too many bytes of such
+//! messages are in memory.
 
 use std::{
     pin::Pin,

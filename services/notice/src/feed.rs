@@ -224,11 +224,10 @@ fn no_position() -> Status {
 mod tests {
     use clap::Parser as _;
     use microblog_chassis::Peer;
-    use microblog_keyspace::redis;
     use microblog_testkit::{PATIENCE, Store as Redis, Topology, eventually};
 
     use super::*;
-    use crate::{config::Config, keys};
+    use crate::config::Config;
 
     /// Returns a follower of a feed that it cannot read.
     fn follower(redis: &Redis) -> Follower {
@@ -246,11 +245,10 @@ mod tests {
         let redis = Redis::start(Topology::Single).await;
         let other = follower(&redis);
         let failing = tokio::spawn(follower(&redis).run());
-        let holder = async || {
-            let read = redis::cmd("HGET").arg(keys::feed(Source::Post)).arg("holder").take();
-            read.query_async::<Option<String>>(&mut redis.nodes()[0].admin().await).await.unwrap()
-        };
-        eventually("it claims the feed", PATIENCE, async || holder().await.is_some()).await;
+        eventually("it claims the feed", PATIENCE, async || {
+            other.store.feed_holder(Source::Post).await.unwrap().is_some()
+        })
+        .await;
         eventually("the other one claims it", PATIENCE, async || {
             other.claim("other").await.unwrap().is_some()
         })

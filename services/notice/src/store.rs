@@ -199,6 +199,12 @@ impl Store {
         self.keyspace.call(call).await
     }
 
+    /// Returns the process that claimed a change feed last.
+    #[cfg(test)]
+    pub(crate) async fn feed_holder(&self, source: Source) -> Result<Option<String>, Error> {
+        self.keyspace.query(cmd("HGET").arg(keys::feed(source)).arg("holder").take()).await
+    }
+
     /// Sets how far a change feed was read. Returns whether this process still follows it.
     pub(crate) async fn advance_feed(
         &self,

@@ -127,6 +127,14 @@ impl<T: Tables> Recorder<T> {
         first.map_or(Ok(()), |partition| Err(RecordError::NotEmpty(partition)))
     }
 
+    /// Fails if Redis, of some recorded partitions, is not the one of this record: if the database has
+    /// recorded another one, or a part of Redis is gone.
+    pub(crate) async fn check_erasable(&self, recorded: &[Partition]) -> Result<(), RecordError> {
+        let kinds = self.divergences(recorded).await?;
+        let other = recorded.iter().zip(kinds).find(|(_, kind)| *kind != Divergence::Lost);
+        other.map_or(Ok(()), |(&at, _)| Err(RecordError::WouldErase(at)))
+    }
+
     /// Returns the first of some partitions that has accounts in Redis, if any has.
     pub(crate) async fn first_with_accounts(
         &self,

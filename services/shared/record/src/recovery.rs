@@ -19,7 +19,6 @@ use uuid::Uuid;
 use crate::{
     Damaged, RecordError, Replace, Tables, WriteTransaction, change_feed, damaged,
     database::WRITE_TIMEOUT,
-    divergence::Divergence,
     positions::{self, LockWait, Positions},
     recorder::{PAGE, Recorder, about_the_journal, decode, is_recovering, known, repeat_stopped},
     wait_limit::limit_waits,
@@ -100,13 +99,6 @@ impl<T: Tables> Recorder<T> {
             self.check_erasable(&recorded).await?;
         }
         Ok(Restore { source, force, positions })
-    }
-
-    // Fails if the database has recorded another Redis, or a part of Redis is gone.
-    async fn check_erasable(&self, recorded: &[Partition]) -> Result<(), RecordError> {
-        let kinds = self.divergences(recorded).await?;
-        let other = recorded.iter().zip(kinds).find(|(_, kind)| *kind != Divergence::Lost);
-        other.map_or(Ok(()), |(&at, _)| Err(RecordError::WouldErase(at)))
     }
 
     /// Restores a partition of one store from the other. May be repeated, also after a crash. Returns

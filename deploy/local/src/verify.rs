@@ -28,8 +28,8 @@ const PARTITIONS: u64 = 1_024;
 /// remaining ones), and with 2 if the check fails.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The id of the account whose follows and posts to check, or `all`. Accounts themselves are checked
-    /// all or not at all.
+    /// The id of the account whose follows and posts to check, or `all`, which also checks the accounts
+    /// themselves.
     #[arg(long, value_name = "ID|all", default_value = "all", value_parser = parse_user)]
     user: UserChoice,
     /// Repairs violations and prints the repairs. Safe during writes. Cancels pending

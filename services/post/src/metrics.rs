@@ -36,7 +36,7 @@ impl Metrics {
                 .with_description("Posts that neither Redis nor a restored database has")
                 .with_unit("{post}")
                 .build(),
-            // A time and not an age: one that a process has ceased to measure grows on.
+            // A time and not an age, which would stand still where a process has ceased to measure it.
             backed_up_until: meter
                 .f64_gauge("microblog.post.archive.backed_up_until")
                 .with_description("The Unix time of the last backup of the database")

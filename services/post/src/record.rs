@@ -8,6 +8,7 @@ mod missing;
 mod restore;
 mod rows;
 mod tombstones;
+mod unchanged;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -96,6 +97,14 @@ impl Tables for PostTables {
         after: RowKey,
     ) -> BoxFuture<'a, Result<ExistingPage, DatabaseError>> {
         changes::existing(database, kind, after).boxed()
+    }
+
+    fn unchanged<'a>(
+        &'a self,
+        transaction: &'a mut WriteTransaction,
+        changes: &'a [JournalEntry],
+    ) -> BoxFuture<'a, Result<BTreeSet<usize>, RecordError>> {
+        async move { Ok(unchanged::unchanged(transaction, changes).await?) }.boxed()
     }
 
     fn apply<'a>(

@@ -16,7 +16,7 @@ pub(crate) const KINDS: [ChangeKind; 3] = [ChangeKind::Follow, ChangeKind::Block
 /// Returns what an entry of the journal is in the feed. Inverse edges follow from source edges.
 pub(crate) fn change(entry: &JournalEntry) -> Option<pb::Change> {
     match entry {
-        JournalEntry::Edge(list, change) => Some(pb::Change {
+        JournalEntry::Edge(list, change) | JournalEntry::Still(list, change) => Some(pb::Change {
             kind: kind(*list)?.into(),
             ended: !change.exists,
             user_id: change.edge.from.get(),
@@ -96,6 +96,7 @@ mod tests {
         for (entry, expected) in [
             ("follow 4 8 9", Some(edge(ChangeKind::Follow, false))),
             ("unfollow 4 8 9", Some(edge(ChangeKind::Follow, true))),
+            ("still unfollow 4 8 9", Some(edge(ChangeKind::Follow, true))),
             ("block 4 8 9", Some(edge(ChangeKind::Block, false))),
             ("unmute 4 8 9", Some(edge(ChangeKind::Mute, true))),
             ("forgotten 4 9", Some(pb::Change { target_id: 0, ..edge(ChangeKind::Mute, true) })),

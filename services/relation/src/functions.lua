@@ -44,6 +44,16 @@ local function version_of_end(issued, list, member)
   return version_above(issued, 0, tonumber(redis.call('ZSCORE', list, member) or 0))
 end
 
+-- Appends the end of a source edge to the journal. One that did not exist may have been recorded and
+-- lost: its entry says that nothing changed here (see journal.rs).
+local function append_end(existed, kind, from, to, version)
+  if existed then
+    append_change(kind, from, to, version)
+  else
+    append_change('still', kind, from, to, version)
+  end
+end
+
 -- Issues versions for new entries of a user's list, and for ends with them. After the clock was set
 -- back, they must exceed those that were issued ahead: the record may have an end of an edge that was
 -- not there, which left nothing here. They must also exceed those of the list's other entries: home

@@ -8,8 +8,12 @@ use crate::graph::{Change, Edge, List};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JournalEntry {
     /// A source edge, an inverse edge, or an entry of a private list without inverse edges began or
-    /// ended. It need not have existed before. An inverse edge has the direction of its source edge.
+    /// ended. A private one need not have existed before. An inverse edge has the direction of its
+    /// source edge.
     Edge(List, Change),
+    /// A source edge is as it was, with a new version: Redis had it already, or did not have it. What
+    /// is recorded may differ, as after a loss.
+    Still(List, Change),
     /// The account was deleted, and its edges are being removed. Has the stamp.
     Forget(UserId, u64),
     /// The data of a deleted account is removed, with its private lists. Has the stamp.
@@ -19,6 +23,10 @@ pub enum JournalEntry {
 impl JournalEntry {
     /// Decodes an entry; `None` if it is malformed.
     pub fn parse(entry: &str) -> Option<Self> {
+        if let Some(edge) = entry.strip_prefix("still ") {
+            let Self::Edge(list, change) = Self::parse(edge)? else { return None };
+            return Some(Self::Still(list, change));
+        }
         let (name, numbers) = entry.split_once(' ')?;
         let numbers: Vec<u64> =
             numbers.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
@@ -57,6 +65,8 @@ mod tests {
             ("unblock 4 8 9", JournalEntry::Edge(List::Blocks, change(false))),
             ("mute 4 8 9", JournalEntry::Edge(List::Mutes, change(true))),
             ("unmute 4 8 9", JournalEntry::Edge(List::Mutes, change(false))),
+            ("still follow 4 8 9", JournalEntry::Still(List::Following, change(true))),
+            ("still unblock 4 8 9", JournalEntry::Still(List::Blocks, change(false))),
             ("forget 4 9", JournalEntry::Forget(user(4), 9)),
             ("forgotten 4 9", JournalEntry::Forgotten(user(4), 9)),
         ] {
@@ -75,6 +85,9 @@ mod tests {
             "forget 4",
             "like 4 8 9",
             "forget x 1",
+            "still",
+            "still forget 4 9",
+            "still still follow 4 8 9",
         ] {
             assert_eq!(JournalEntry::parse(entry), None, "{entry}");
         }

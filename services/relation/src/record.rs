@@ -8,7 +8,13 @@
 //! recorded, the row is written from the other one, from which the recovery then restores it. Mutes
 //! have one journal, whose order counts: after a clock was set back, versions may be smaller.
 
-use std::{collections::BTreeMap, pin::pin, time::SystemTime};
+mod unchanged;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    pin::pin,
+    time::SystemTime,
+};
 
 use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _, future::BoxFuture, stream};
 use microblog_domain::{Partition, Stamp, UserId};
@@ -89,6 +95,14 @@ impl Tables for GraphTables {
         changes::existing(database, kind, after).boxed()
     }
 
+    fn unchanged<'a>(
+        &'a self,
+        transaction: &'a mut WriteTransaction,
+        changes: &'a [JournalEntry],
+    ) -> BoxFuture<'a, Result<BTreeSet<usize>, RecordError>> {
+        async move { Ok(unchanged::unchanged(transaction, changes).await?) }.boxed()
+    }
+
     fn apply<'a>(
         &'a self,
         transaction: &'a mut WriteTransaction,
@@ -151,10 +165,10 @@ async fn apply(
         (BTreeMap::<_, Change>::new(), BTreeMap::new(), BTreeMap::new());
     for &change in changes {
         match change {
-            JournalEntry::Edge(List::Mutes, change) => {
+            JournalEntry::Edge(List::Mutes, change) | JournalEntry::Still(List::Mutes, change) => {
                 mutes.insert((List::Mutes as i64, change.edge), change);
             }
-            JournalEntry::Edge(list, change) => {
+            JournalEntry::Edge(list, change) | JournalEntry::Still(list, change) => {
                 let source = list.source().unwrap_or(list) as i64;
                 let newest = edges.entry((source, change.edge)).or_insert(change);
                 if (newest.version, !newest.exists) < (change.version, !change.exists) {
@@ -511,8 +525,6 @@ fn later<T>(step: Result<T, Error>) -> Result<(), RecordError> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use clap::Parser as _;
     use proptest::{collection::vec, prelude::*};
     use sqlx::Row as _;
@@ -522,7 +534,7 @@ mod tests {
     type Edges = BTreeSet<(i64, u64, u64)>;
 
     fn entry() -> impl Strategy<Value = String> {
-        const KINDS: [&str; 11] = [
+        const KINDS: [&str; 13] = [
             "follow",
             "unfollow",
             "followed",
@@ -533,6 +545,8 @@ mod tests {
             "unblocked",
             "mute",
             "unmute",
+            "still follow",
+            "still unblock",
             "forgotten",
         ];
         let ids = (1..4_u64, 1..4_u64, 7..12_u64);
@@ -546,7 +560,8 @@ mod tests {
         let (mut mutes, mut edges) = (Edges::new(), BTreeMap::new());
         for entry in entries {
             match JournalEntry::parse(entry).unwrap() {
-                JournalEntry::Edge(list, Change { edge, version, exists }) => {
+                JournalEntry::Edge(list, Change { edge, version, exists })
+                | JournalEntry::Still(list, Change { edge, version, exists }) => {
                     let edge =
                         (list.source().unwrap_or(list) as i64, edge.from.get(), edge.to.get());
                     match (list, exists) {

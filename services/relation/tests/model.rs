@@ -375,7 +375,10 @@ fn recorded(
     let is_source = matches!(list, List::Following | List::Blocks);
     let mut newest = BTreeMap::<u64, (u64, bool)>::new();
     for entry in entries {
-        let &JournalEntry::Edge(of, Change { edge, version, exists }) = entry else { continue };
+        let (of, Change { edge, version, exists }) = match *entry {
+            JournalEntry::Edge(of, change) | JournalEntry::Still(of, change) => (of, change),
+            JournalEntry::Forget(..) | JournalEntry::Forgotten(..) => continue,
+        };
         let (owner, member) = if is_source { (edge.from, edge.to) } else { (edge.to, edge.from) };
         if side.contains(&of) && is_follow(of) == is_follow(list) && owner == user {
             let newest = newest.entry(member.get()).or_default();

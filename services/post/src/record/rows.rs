@@ -99,6 +99,49 @@ pub(super) async fn existing(
     Ok(found)
 }
 
+/// Returns those of some entries of lists that exist.
+pub(super) async fn existing_reactions(
+    transaction: &mut WriteTransaction,
+    list: ReactionList,
+    keys: &BTreeSet<(PostId, u64)>,
+) -> Result<BTreeSet<(PostId, u64)>, sqlx::Error> {
+    let existing = format!("SELECT post, member FROM {} WHERE ended = 0", list.table());
+    let keys: Vec<_> = keys.iter().map(|(post, member)| (post.get(), *member)).collect();
+    let found = select(transaction, &existing, "member", &keys).await?;
+    found.iter().map(|row| Ok((read_id(row, 0, PostId::new)?, read(row, 1)?))).collect()
+}
+
+/// Returns those of some comments that have tombstones.
+pub(super) async fn deleted_comments(
+    transaction: &mut WriteTransaction,
+    keys: &BTreeSet<(PostId, CommentId)>,
+) -> Result<BTreeSet<(PostId, CommentId)>, sqlx::Error> {
+    const DELETED: &str = "SELECT post, id FROM comments WHERE deleted <> 0";
+    let keys: Vec<_> = keys.iter().map(|(post, id)| (post.get(), id.get())).collect();
+    let found = select(transaction, DELETED, "id", &keys).await?;
+    let key = |row: &AnyRow| Ok((read_id(row, 0, PostId::new)?, read_id(row, 1, CommentId::new)?));
+    found.iter().map(key).collect()
+}
+
+// Selects the rows with these posts and members. The statement has a condition already.
+async fn select(
+    transaction: &mut WriteTransaction,
+    statement_with_condition: &str,
+    member: &str,
+    keys: &[(u64, u64)],
+) -> Result<Vec<AnyRow>, sqlx::Error> {
+    let mut found = Vec::new();
+    for keys in keys.chunks(ROWS_MAX) {
+        let rows = rows(transaction.backend_name(), keys.len(), 2);
+        let text = format!("{statement_with_condition} AND (post, {member}) IN (VALUES {rows})");
+        let query = keys.iter().fold(statement(text), |query, (post, member)| {
+            query.bind(number(*post)).bind(number(*member))
+        });
+        found.extend(query.fetch_all(&mut **transaction).await?);
+    }
+    Ok(found)
+}
+
 /// Writes tombstones of posts, with the stamps of their deletion, whether or not they have rows.
 /// Deletes what belongs to them.
 pub(super) async fn delete_posts(

@@ -12,7 +12,7 @@ use crate::{
     aging::{Aging, on_both},
     support::{
         self,
-        archives::{ArchiveServer, Kind},
+        archives::{ArchiveServer, Kind, connect},
         assert_rejected, id,
         lists::List,
         user,
@@ -237,6 +237,24 @@ async fn likes_and_comments_are_erased_in_either_tier_and_in_between(archives: &
     for table in ["comments WHERE author", "likes WHERE ended = 0 AND member"] {
         assert_eq!(aging.count(&format!("SELECT COUNT(*) FROM {table} = {GONE}")).await, 0);
     }
+    // The change feed has each end once, also of what both tiers had.
+    let mut ends = fed_ends(&aging).await;
+    let liked = posts.iter().map(|post| format!("unlike {post} {GONE}"));
+    assert!(liked.clone().all(|end| ends.contains(&end)), "{ends:?}");
+    ends.sort_unstable();
+    let repeated: Vec<_> = ends.windows(2).filter(|pair| pair[0] == pair[1]).collect();
+    assert!(repeated.is_empty(), "{repeated:?}");
+}
+
+/// Returns the ends of likes and comments in the change feed, without their stamps.
+async fn fed_ends(aging: &Aging) -> Vec<String> {
+    const ROWS: &str = "SELECT entries FROM change_feed ORDER BY sequence";
+    let mut archive = connect(&aging.url).await;
+    let rows: Vec<String> = sqlx::query_scalar(ROWS).fetch_all(&mut archive).await.unwrap();
+    let entries = rows.iter().flat_map(|entries| entries.lines());
+    let ends =
+        entries.filter(|entry| entry.starts_with("unlike ") || entry.starts_with("uncomment "));
+    ends.filter_map(|entry| Some(entry.rsplit_once(' ')?.0.to_owned())).collect()
 }
 
 async fn a_late_restore_or_eviction_does_not_bring_erased_entries_back(archives: &ArchiveServer) {

@@ -77,17 +77,18 @@ end
 local function unblock(keys, args)
   local clock, pending, blocks = keys[1], keys[2], keys[3]
   local issuer, user, target, always = tonumber(args[1]), args[2], args[3], args[4] == '1'
-  if not redis.call('ZSCORE', blocks, target) then
+  local blocked = redis.call('ZSCORE', blocks, target)
+  if not blocked then
     local version = redis.call('ZSCORE', pending, outbox_block(user, target))
     if version then
       return { PENDING, tonumber(version) }
     elseif not always then
-      append_change('unblock', user, target, issue(clock, issuer, 1)[1])
+      append_end(false, 'unblock', user, target, issue(clock, issuer, 1)[1])
       return { NOTHING, 0 }
     end
   end
   local version = version_of_end(issue(clock, issuer, 1)[1], blocks, target)
-  append_change('unblock', user, target, version)
+  append_end(blocked, 'unblock', user, target, version)
   redis.call('ZREM', blocks, target)
   redis.call('ZADD', pending, version, outbox_block(user, target))
   return { DONE, tonumber(version) }
@@ -110,7 +111,7 @@ local function bump_block_version(keys, args)
     return 0
   end
   local version = version_above(issue(clock, issuer, 1)[1], seen, tonumber(args[6]))
-  append_change(exists and 'block' or 'unblock', user, target, version)
+  append_change('still', exists and 'block' or 'unblock', user, target, version)
   if exists then
     redis.call('ZADD', blocks, version, target)
   end

@@ -116,18 +116,18 @@ local function unfollow(keys, args)
   local targets = rest(args, 4)
 
   local is_follower = call_with('SMISMEMBER', follower_ids, targets)
-  local outcomes, versions, ended, unlisted, absent = {}, {}, {}, {}, 0
+  local outcomes, versions, listed, ended, unlisted, absent = {}, {}, {}, {}, {}, 0
   for i, follows in ipairs(call_with('SMISMEMBER', following_ids, targets)) do
     outcomes[i], versions[i] = NOTHING, 0
-    local is_listed = follows == 1 or redis.call('ZSCORE', following, targets[i])
-    if not is_listed then
+    listed[i] = follows == 1 or redis.call('ZSCORE', following, targets[i])
+    if not listed[i] then
       unlisted[#unlisted + 1] = targets[i]
       local version = redis.call('ZSCORE', pending, outbox_follow(follower, targets[i]))
       if version then
         outcomes[i], versions[i] = PENDING, tonumber(version)
       end
     end
-    if is_listed or (always and outcomes[i] == NOTHING) then
+    if listed[i] or (always and outcomes[i] == NOTHING) then
       outcomes[i] = DONE
       ended[#ended + 1] = targets[i]
     elseif outcomes[i] == NOTHING then
@@ -143,10 +143,9 @@ local function unfollow(keys, args)
       n = n + 1
       issued[n] = version_of_end(issued[n], following, target)
       versions[i] = tonumber(issued[n])
-      append_change('unfollow', follower, target, issued[n])
+      append_end(listed[i], 'unfollow', follower, target, issued[n])
     elseif outcomes[i] == NOTHING then
-      -- Ends a follow that was recorded and then lost.
-      append_change('unfollow', follower, target, issued[count])
+      append_end(false, 'unfollow', follower, target, issued[count])
       count = count - 1
     end
   end
@@ -204,7 +203,7 @@ local function bump_versions(keys, args)
     local target = args[at]
     local version = version_above(issued[i], tonumber(args[at + 1]), tonumber(args[at + 3]))
     local exists = args[at + 2] == '1'
-    append_change(exists and 'follow' or 'unfollow', follower, target, version)
+    append_change('still', exists and 'follow' or 'unfollow', follower, target, version)
     if exists then
       redis.call('ZADD', following, version, target)
     else

@@ -65,7 +65,7 @@ async fn every_change_has_an_entry_and_an_unchanged_edge_has_none() {
             edge("follow"),
             edge("unfollow"),
             // An end of what does not exist: it may have been recorded and lost.
-            edge("unfollow"),
+            edge("still unfollow"),
             edge("follow"),
             inverse("followed"),
             edge("block"),
@@ -74,7 +74,7 @@ async fn every_change_has_an_entry_and_an_unchanged_edge_has_none() {
             edge("mute"),
             edge("unblock"),
             edge("unmute"),
-            edge("unblock"),
+            edge("still unblock"),
             edge("unmute"),
             edge("follow"),
             inverse("blocked"),

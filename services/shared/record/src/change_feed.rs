@@ -2,7 +2,8 @@
 //! recorder committed. It is a table, which the transaction that records changes writes last.
 //!
 //! What must hold:
-//!   * the feed has exactly the recorded changes, and so none that a failover of Redis can lose;
+//!   * the feed has exactly the recorded changes, and so none that a failover of Redis can lose, and no
+//!     entry that changed nothing;
 //!   * changes of a partition have the order of its journal: the recorder holds its position;
 //!   * a row becomes visible after all rows with smaller numbers: writers lock the state;
 //!   * a change of rows without entries, as by a recovery, ends all earlier positions: a reader takes

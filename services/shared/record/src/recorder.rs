@@ -416,7 +416,7 @@ impl<T: Tables> Recorder<T> {
             }
             if page.len() > 1 {
                 ends.extend(page.last().map(|end| (partition, end.clone())));
-                fed.extend(feed_entries::<T>(&page[1..], &decoded));
+                fed.extend(feed_texts::<T>(&page[1..], &decoded));
                 let damaged = Damaged::new(self.name);
                 changes.extend(known::<T>(&page[1..], decoded, &damaged));
                 left_out.push((partition, damaged));
@@ -427,6 +427,8 @@ impl<T: Tables> Recorder<T> {
             return Ok(recorded);
         }
         let write = async {
+            let unchanged = self.tables.unchanged(&mut transaction, &changes).await?;
+            unchanged.into_iter().for_each(|index| fed[index] = None);
             self.tables.apply(&mut transaction, &changes, Replace::All).await?;
             for (partition, damaged) in left_out {
                 damaged::add(&mut transaction, partition, damaged.into_rows()).await?;
@@ -438,6 +440,7 @@ impl<T: Tables> Recorder<T> {
             self.check_not_lost(&ends).await?;
         }
         let commit = async {
+            let fed: Vec<_> = fed.into_iter().flatten().collect();
             append_changes(&mut transaction, &fed).await?;
             transaction.commit().await
         };
@@ -591,16 +594,16 @@ pub(crate) fn known<T: Tables>(
     known
 }
 
-/// Returns the texts of the changes that the change feed has.
-fn feed_entries<T: Tables>(
+/// Returns the texts of changes that change rows; `None` for those that the change feed does not have.
+fn feed_texts<T: Tables>(
     changes: &[Change],
     decoded: &[Option<Option<T::Entry>>],
-) -> Vec<String> {
-    let is_fed = |(_, decoded): &(&Change, &Option<Option<T::Entry>>)| {
-        decoded.as_ref().and_then(Option::as_ref).is_some_and(|entry| T::change(entry).is_some())
+) -> Vec<Option<String>> {
+    let text = |(change, decoded): (&Change, &Option<Option<T::Entry>>)| {
+        let entry = decoded.as_ref()?.as_ref()?;
+        Some(T::change(entry).is_some().then(|| change.text.clone()))
     };
-    let fed = changes.iter().zip(decoded).filter(is_fed);
-    fed.map(|(change, _)| change.text.clone()).collect()
+    changes.iter().zip(decoded).filter_map(text).collect()
 }
 
 /// Decodes a change: `None` if it is unknown, `Some(None)` if it is about the journal itself.

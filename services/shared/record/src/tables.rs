@@ -1,6 +1,8 @@
 //! What a service has of its record: its tables, and what it writes to them and to Redis.
 
-use futures::future::BoxFuture;
+use std::collections::BTreeSet;
+
+use futures::{FutureExt as _, future::BoxFuture};
 use microblog_domain::Partition;
 use microblog_keyspace::Recovery;
 use microblog_proto::common::{self as pb, ChangeKind};
@@ -60,6 +62,16 @@ pub trait Tables: Send + Sync {
         kind: ChangeKind,
         after: RowKey,
     ) -> BoxFuture<'a, Result<ExistingPage, Error>>;
+
+    /// Returns the indices of those changes that change nothing recorded. They are not in the change
+    /// feed. Called before the changes are written.
+    fn unchanged<'a>(
+        &'a self,
+        _: &'a mut WriteTransaction,
+        _: &'a [Self::Entry],
+    ) -> BoxFuture<'a, Result<BTreeSet<usize>, RecordError>> {
+        async { Ok(BTreeSet::new()) }.boxed()
+    }
 
     /// Writes changes of any partitions, those of each partition in order.
     fn apply<'a>(

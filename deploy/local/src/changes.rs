@@ -29,7 +29,9 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Prints changes of accounts, relations and posts as JSON Lines, as they happen.
 ///
 /// Needs a service caller of the gateway's --callers-file that may call ChangeService.Watch and
-/// ChangeService.Snapshot. After the changes of each message comes a line with the cursor behind them.
+/// ChangeService.Snapshot. An account whose profile has changed has "updated":true.
+///
+/// After the changes of each message comes a line with the cursor behind them.
 /// Continues after failures of servers, until it is interrupted.
 ///
 /// Exits with 2 if the call is rejected, also because the cursor has expired: then take a snapshot.
@@ -93,6 +95,8 @@ impl Kind {
 struct Line {
     kind: String,
     ended: bool,
+    #[serde(skip_serializing_if = "is_not")]
+    updated: bool,
     #[serde(skip_serializing_if = "is_zero")]
     user_id: u64,
     #[serde(skip_serializing_if = "is_zero")]
@@ -219,11 +223,43 @@ fn print(changes: &[Change], cursor: &str) -> Result<(), End> {
 
 fn line(change: &Change) -> Line {
     let kind = change.kind().as_str_name().trim_start_matches("CHANGE_KIND_").to_lowercase();
-    let &Change { ended, user_id, target_id, post_id, repost_id, comment_id, version, .. } = change;
-    Line { kind, ended, user_id, target_id, post_id, repost_id, comment_id, version }
+    let &Change { ended, updated, user_id, target_id, post_id, repost_id, .. } = change;
+    let (comment_id, version) = (change.comment_id, change.version);
+    Line { kind, ended, updated, user_id, target_id, post_id, repost_id, comment_id, version }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
 fn is_zero(id: &u64) -> bool {
     *id == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
+fn is_not(flag: &bool) -> bool {
+    !flag
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_update_is_not_a_registration() {
+        let account = |ended, updated| Change {
+            kind: ChangeKind::Account.into(),
+            ended,
+            updated,
+            user_id: 4,
+            version: 9,
+            ..Change::default()
+        };
+        let printed = |change| serde_json::to_string(&line(&change)).unwrap();
+        for (change, flags) in [
+            (account(false, false), r#""ended":false"#),
+            (account(false, true), r#""ended":false,"updated":true"#),
+            (account(true, false), r#""ended":true"#),
+        ] {
+            let expected = format!(r#"{{"kind":"account",{flags},"user_id":4,"version":9}}"#);
+            assert_eq!(printed(change), expected);
+        }
+    }
 }

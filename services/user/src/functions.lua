@@ -323,7 +323,7 @@ local function change_password(keys, args)
   return 1
 end
 
--- Changes fields of a profile and keeps all others.
+-- Changes fields of a profile and keeps all others. Without a difference, nothing is a change.
 -- KEYS: profile; ARGV: id, a card of the fields to change, without a name; an empty one is removed
 -- Returns 1, 0 if there is no such account, or nil if its card is damaged.
 local function update(keys, args)
@@ -335,12 +335,19 @@ local function update(keys, args)
   if not fields then
     return nil
   end
-  local changed, encoded = {}, {}
+  local current, changed, encoded, differs = {}, {}, {}, false
+  for _, field in ipairs(fields) do
+    current[field.tag] = field.encoded
+  end
   for _, change in ipairs(split(args[2])) do
     changed[change.tag] = true
     if not change.is_empty then
       encoded[#encoded + 1] = change.encoded
     end
+    differs = differs or current[change.tag] ~= (not change.is_empty and change.encoded or nil)
+  end
+  if not differs then
+    return 1
   end
   for _, field in ipairs(fields) do
     if not changed[field.tag] then

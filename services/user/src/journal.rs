@@ -5,12 +5,16 @@ use microblog_domain::UserId;
 /// An entry of the change journal of a partition. It says what to read again: it has no texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JournalEntry {
-    /// An account was registered, or its profile changed. Has the version.
-    Account(UserId, u64),
+    /// An account was registered. Has the version.
+    Registration(UserId, u64),
+    /// The profile of an account changed. Has the version.
+    Update(UserId, u64),
     /// The password of an account changed, or a session of it ended.
     Credentials(UserId),
-    /// An account was deleted, or its deletion was confirmed. Has the version or stamp.
+    /// An account was deleted. Has the version.
     Deletion(UserId, u64),
+    /// The deletion of an account was confirmed.
+    Confirmation(UserId),
     /// A name or address of this partition was claimed or released by an account or registration,
     /// of any partition.
     Claim(UserId),
@@ -24,9 +28,11 @@ impl JournalEntry {
         let id = UserId::new(id.parse().ok()?)?;
         let stamp: u64 = stamp.parse().ok()?;
         match kind {
-            "register" | "update" => Some(Self::Account(id, stamp)),
+            "register" => Some(Self::Registration(id, stamp)),
+            "update" => Some(Self::Update(id, stamp)),
             "password" | "logout" => Some(Self::Credentials(id)),
-            "delete" | "deleted" => Some(Self::Deletion(id, stamp)),
+            "delete" => Some(Self::Deletion(id, stamp)),
+            "deleted" => Some(Self::Confirmation(id)),
             "claim" | "release" => Some(Self::Claim(id)),
             _ => None,
         }
@@ -41,9 +47,11 @@ mod tests {
     fn entries_are_decoded() {
         let id = UserId::new(4).unwrap();
         for (kinds, expected) in [
-            (&["register", "update"][..], JournalEntry::Account(id, 9)),
+            (&["register"][..], JournalEntry::Registration(id, 9)),
+            (&["update"], JournalEntry::Update(id, 9)),
             (&["password", "logout"], JournalEntry::Credentials(id)),
-            (&["delete", "deleted"], JournalEntry::Deletion(id, 9)),
+            (&["delete"], JournalEntry::Deletion(id, 9)),
+            (&["deleted"], JournalEntry::Confirmation(id)),
             (&["claim", "release"], JournalEntry::Claim(id)),
         ] {
             for kind in kinds {

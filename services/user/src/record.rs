@@ -136,8 +136,12 @@ impl AccountTables {
         let (mut changed, mut deleted) = (BTreeSet::new(), BTreeSet::new());
         for &change in changes {
             match change {
-                JournalEntry::Account(id, _) | JournalEntry::Credentials(id) => changed.insert(id),
-                JournalEntry::Deletion(id, _) => changed.insert(id) | deleted.insert(id),
+                JournalEntry::Registration(id, _)
+                | JournalEntry::Update(id, _)
+                | JournalEntry::Credentials(id) => changed.insert(id),
+                JournalEntry::Deletion(id, _) | JournalEntry::Confirmation(id) => {
+                    changed.insert(id) | deleted.insert(id)
+                }
                 JournalEntry::Claim(_) => continue,
             };
         }

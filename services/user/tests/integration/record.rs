@@ -169,6 +169,8 @@ async fn journals_have_neither_texts_nor_secrets() {
     let ann = register(&system.client, "ann").await.id;
     database.has(&system.redis, &[ann]).await;
     update(&system, ann, "secret").await;
+    // Nothing changes.
+    update(&system, ann, "secret").await;
     let token = login(&system.client, "ann", PASSWORD).await.unwrap();
     logout(&system, &token).await;
     // Nothing ends.

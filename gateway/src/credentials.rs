@@ -1,7 +1,7 @@
 //! Credentials of a call: a session token, or a service caller with the account that it acts for.
 
 use microblog_chassis::{Connection, status};
-use microblog_domain::UserId;
+use microblog_domain::{Invalid, UserId};
 use microblog_proto::common::ErrorReason;
 use tonic::{Request, Status, metadata::MetadataMap};
 
@@ -54,7 +54,8 @@ impl Principal {
         Ok(Self { caller: None, credentials: token.map(Credentials::Session) })
     }
 
-    /// Reads the metadata of a call without a viewer, where a session token is ignored.
+    /// Reads the metadata of a call without a viewer, where a session token is ignored, and
+    /// [`check_no_viewer`] rejects the account that a service caller would act for.
     pub(crate) fn without_viewer<T>(
         request: &Request<T>,
         callers: Option<&Callers>,
@@ -170,6 +171,16 @@ fn caller<T>(
     let caller = value.split_once(':').zip(callers);
     let caller = caller.and_then(|((name, secret), callers)| callers.authenticate(name, secret));
     caller.map(Some).ok_or_else(caller_invalid)
+}
+
+/// Checks that a call without a viewer names none, or INVALID_FIELD: its sender expects it to count.
+pub(crate) fn check_no_viewer(metadata: &MetadataMap) -> Result<(), Status> {
+    match metadata.contains_key(VIEWER) {
+        true => {
+            Err(status::invalid([Invalid::new(VIEWER, "must not be set: this call has no viewer")]))
+        }
+        false => Ok(()),
+    }
 }
 
 /// Returns the account that a service caller acts for.

@@ -15,7 +15,7 @@ use crate::{
     actions::{accounts, external_accounts, notices as seen_notices, posts, relations},
     audit::CallerMetrics,
     callers::{AuthenticatedCaller, Callers, not_allowed},
-    credentials::{Credentials, Principal},
+    credentials::{Credentials, Principal, check_no_viewer},
     state::Gateway,
     views::{
         account_list, changes, notices, post, posts as viewed_posts, timeline, user, users,
@@ -52,7 +52,9 @@ impl Rpc {
         F: Future<Output = Result<A, Status>>,
     {
         let Principal { caller, .. } = self.identified(Principal::without_viewer, &request)?;
-        self.authorized(caller, None, method, call(&self.gateway, request)).await
+        let has_no_viewer = check_no_viewer(request.metadata());
+        let answer = call(&self.gateway, request);
+        self.authorized(caller, None, method, checked(has_no_viewer, answer)).await
     }
 
     /// Answers a call that needs a viewer.
@@ -115,8 +117,9 @@ impl Rpc {
         let Principal { caller, .. } = self.identified(Principal::without_viewer, &request)?;
         let only = || not_allowed(format!("only service callers may call {method}"));
         let caller = caller.ok_or_else(only)?;
+        let has_no_viewer = check_no_viewer(request.metadata());
         let answer = call(&self.gateway, caller.clone(), request.into_inner());
-        self.authorized(Some(caller), None, method, answer).await
+        self.authorized(Some(caller), None, method, checked(has_no_viewer, answer)).await
     }
 
     /// Returns who makes a call, and counts invalid service callers.
@@ -147,6 +150,15 @@ impl Rpc {
         record.end(&result);
         result.map(Response::new)
     }
+}
+
+/// Answers a call if a check has passed.
+async fn checked<A>(
+    check: Result<(), Status>,
+    answer: impl Future<Output = Result<A, Status>>,
+) -> Result<A, Status> {
+    check?;
+    answer.await
 }
 
 /// Returns the name of a method, whose request has the name `<method>Request`.

@@ -9,7 +9,7 @@ use microblog_proto::{
     gateway::{self, WatchRequest, WatchResponse, change_service_client::ChangeServiceClient},
     post,
     relation::{self, EdgeList},
-    user::ProfileChanges,
+    user::{self, ProfileChanges},
 };
 use microblog_testkit::{PATIENCE, eventually};
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _};
@@ -17,9 +17,10 @@ use tokio::time::timeout;
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use crate::{
+    actions::request_id,
     errors::{Expected, assert_error, invalid},
-    service_callers::{Callers, acting_for, by_caller},
-    system::{Member, System, by_id, recorded, with_token},
+    service_callers::{ACTING, Callers, acting_for, by_caller},
+    system::{Member, PASSWORD, System, by_id, recorded, registration, with_token},
 };
 
 const CALLER_INVALID: Expected = (Code::Unauthenticated, ErrorReason::CallerInvalid, &[]);
@@ -54,14 +55,15 @@ struct Reader {
     state: State,
 }
 
-/// What changes lead to, by their subjects: the kind and its ids. The deletion of a post ends what
+/// What changes lead to, by their keys: the version of what exists. The deletion of a post ends what
 /// belongs to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct State(BTreeMap<Subject, u64>);
+struct State(BTreeMap<Key, u64>);
 
-type Subject = (i32, u64, u64, u64);
+/// The kind and its ids.
+type Key = (i32, u64, u64, u64);
 
-fn subject(change: &Change) -> Subject {
+fn key(change: &Change) -> Key {
     let &Change { kind, user_id, target_id, post_id, repost_id, comment_id, .. } = change;
     match change.kind() {
         // Ends of posts and comments name no author.
@@ -75,12 +77,12 @@ fn subject(change: &Change) -> Subject {
 
 impl State {
     fn apply(&mut self, change: &Change) {
-        let subject = subject(change);
+        let key = key(change);
         if !change.ended {
-            self.0.insert(subject, change.version);
+            self.0.insert(key, change.version);
             return;
         }
-        self.0.remove(&subject);
+        self.0.remove(&key);
         let parts = [ChangeKind::Repost, ChangeKind::Comment, ChangeKind::Like].map(i32::from);
         match change.kind() {
             ChangeKind::Post => {
@@ -124,7 +126,7 @@ impl Reader {
         self.state = State::default();
         while let Some(message) = timeout(PATIENCE, messages.message()).await.unwrap().unwrap() {
             for change in &message.changes {
-                assert!(!change.ended);
+                assert!(!change.ended && !change.updated);
                 self.state.apply(change);
             }
             self.cursor = message.cursor;
@@ -170,7 +172,7 @@ async fn every_change_reaches_a_reader_in_order() {
     system.unlike(&bob, post.id).await;
     system.block(&ann, &bob).await;
     system.delete_post(&ann, post.id).await;
-    let delete = gateway::DeleteAccountRequest { password: crate::system::PASSWORD.into() };
+    let delete = gateway::DeleteAccountRequest { password: PASSWORD.into() };
     system.gateway().delete_account(bob.request(delete)).await.unwrap();
 
     // Changes of different services and partitions have no order among each other.
@@ -201,20 +203,289 @@ async fn every_change_reaches_a_reader_in_order() {
     assert_eq!([begun.post_id, begun.comment_id, begun.user_id], [post.id, comment.id, bob.id]);
     let begun = of(ChangeKind::Repost);
     assert_eq!([begun.post_id, begun.repost_id], [post.id, repost.id]);
-    assert_eq!(account(ann.id), [false, false], "registered and updated");
-    assert_eq!(account(bob.id)[..2], [false, true]);
-    // Versions of a subject grow.
-    let mut versions: BTreeMap<Subject, u64> = BTreeMap::new();
+    assert_eq!(account(ann.id), [false, false]);
+    let of_ann = changes.iter().filter(|change| of_account(ann.id)(change));
+    let updated: Vec<_> = of_ann.map(|change| change.updated).collect();
+    assert_eq!(updated, [false, true], "registered and updated");
+    assert_eq!(account(bob.id), [false, true]);
+    assert!(changes.iter().all(|change| !change.updated || of_account(ann.id)(change)));
+    // Versions of a key grow.
+    let mut versions: BTreeMap<Key, u64> = BTreeMap::new();
     for change in &changes {
-        let newest = versions.entry(subject(change)).or_default();
+        let newest = versions.entry(key(change)).or_default();
         assert!(*newest <= change.version, "{change:?}");
         *newest = change.version;
     }
     // A snapshot shows the same.
     let state = reader.state.clone();
     reader.snapshot().await;
-    let subjects = |state: &State| state.0.keys().copied().collect::<Vec<_>>();
-    assert_eq!(subjects(&reader.state), subjects(&state));
+    let keys = |state: &State| state.0.keys().copied().collect::<Vec<_>>();
+    assert_eq!(keys(&reader.state), keys(&state));
+}
+
+impl Reader {
+    /// Returns the changes up to now, but those of one account. It makes some in each service, which
+    /// each service records after all earlier changes: the second ones also after those of partitions
+    /// that it had read just before the first ones.
+    async fn until_now(&mut self, system: &System, marker: &Member) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for round in 0..2 {
+            update_bio(system, marker, &request_id()).await;
+            system.publish(marker, "hello").await;
+            let user = by_id(system.crowd("followed", 1).await[0]);
+            let request = gateway::FollowRequest { user: user.clone() };
+            match round {
+                0 => _ = system.gateway().follow(marker.request(request)).await.unwrap(),
+                _ => {
+                    let request = gateway::UnfollowRequest { user };
+                    system.gateway().unfollow(marker.request(request)).await.unwrap();
+                }
+            }
+            let mut waiting =
+                BTreeSet::from([ChangeKind::Account, ChangeKind::Post, ChangeKind::Follow]);
+            while !waiting.is_empty() {
+                for change in self.read(SERVICES).await {
+                    match change.user_id == marker.id {
+                        true => _ = waiting.remove(&change.kind()),
+                        false => changes.push(change),
+                    }
+                }
+            }
+        }
+        changes
+    }
+}
+
+async fn update_bio(system: &System, member: &Member, bio: &str) {
+    let changes = Some(ProfileChanges { bio: Some(bio.to_owned()), ..Default::default() });
+    let request = gateway::UpdateProfileRequest { changes };
+    system.gateway().update_profile(member.request(request)).await.unwrap();
+}
+
+/// Calls that change something once, and nothing when they are repeated.
+struct Repeated {
+    registration: gateway::RegisterRequest,
+    ensure: user::EnsureUserRequest,
+    import: user::ImportUsersRequest,
+    publish: gateway::PublishRequest,
+    members: [Member; 4],
+}
+
+impl Repeated {
+    async fn new(system: &System) -> Self {
+        Self {
+            registration: registration("eve"),
+            ensure: user::EnsureUserRequest {
+                issuer: "sso".to_owned(),
+                external_id: "1".to_owned(),
+                name: "external".to_owned(),
+                display_name: String::new(),
+            },
+            import: user::ImportUsersRequest {
+                names: vec!["imported".to_owned()],
+                email_domain: "example.org".to_owned(),
+                password: String::new(),
+            },
+            publish: gateway::PublishRequest { request_id: request_id(), text: "hello".to_owned() },
+            members: [
+                system.join("ann").await,
+                system.join("bob").await,
+                system.join("cleo").await,
+                system.join("dan").await,
+            ],
+        }
+    }
+
+    /// Makes the calls. Returns the post.
+    async fn call(&self, system: &System) -> u64 {
+        let [ann, bob, cleo, dan] = &self.members;
+        let mut gateway = system.gateway();
+        gateway.register(self.registration.clone()).await.unwrap();
+        system.user().ensure_user(self.ensure.clone()).await.unwrap();
+        let imported = system.user().import_users(self.import.clone()).await.unwrap().into_inner();
+        let follow = relation::Follow { follower_id: imported.user_ids[0], target_id: ann.id };
+        let follows = relation::ImportFollowsRequest { follows: vec![follow] };
+        system.relation().import_follows(follows).await.unwrap();
+        update_bio(system, ann, "new").await;
+        system.follow(ann, bob).await;
+        system.mute(ann, bob).await;
+        system.block(cleo, dan).await;
+        let published = gateway.publish(ann.request(self.publish.clone())).await.unwrap();
+        let post_id = published.into_inner().post.unwrap().id;
+        system.like(bob, post_id).await;
+        let request_id = self.publish.request_id.clone();
+        let repost = gateway::RepostRequest { request_id, post_id, text: "look".to_owned() };
+        let repost = gateway.repost(bob.request(repost)).await.unwrap().into_inner();
+        system.like(cleo, repost.post.unwrap().id).await;
+        let comment = gateway::CommentRequest {
+            request_id: self.publish.request_id.clone(),
+            post_id,
+            text: "hi".to_owned(),
+            in_reply_to_id: 0,
+        };
+        gateway.comment(bob.request(comment)).await.unwrap();
+        post_id
+    }
+
+    /// Ends what does not exist. `gone` are a post, a repost, and a comment on another post.
+    async fn end_nothing(&self, system: &System, post: u64, gone: [u64; 3]) {
+        let [ann, bob, cleo, _] = &self.members;
+        let mut gateway = system.gateway();
+        let other = || by_id(cleo.id);
+        for _ in 0..2 {
+            system.unfollow(ann, cleo).await;
+            system.unfollow(cleo, ann).await;
+            let request = gateway::RemoveFollowerRequest { user: other() };
+            gateway.remove_follower(ann.request(request)).await.unwrap();
+            let request = gateway::UnblockRequest { user: other() };
+            gateway.unblock(ann.request(request)).await.unwrap();
+            let request = gateway::UnmuteRequest { user: other() };
+            gateway.unmute(ann.request(request)).await.unwrap();
+            system.unlike(cleo, post).await;
+            system.unlike(bob, gone[0]).await;
+            system.delete_post(ann, gone[0]).await;
+            system.delete_post(bob, gone[1]).await;
+            let request = gateway::DeleteCommentRequest { post_id: post, comment_id: gone[2] };
+            gateway.delete_comment(bob.request(request)).await.unwrap();
+        }
+    }
+
+    /// Makes calls that are no changes of the feed's kinds, and rejected ones.
+    async fn change_other_things(&self, system: &System) {
+        let [ann, _, cleo, dan] = &self.members;
+        let mut gateway = system.gateway();
+        let empty = gateway::UpdateProfileRequest { changes: Some(ProfileChanges::default()) };
+        gateway.update_profile(ann.request(empty)).await.unwrap();
+        let cleared = ProfileChanges { location: Some(String::new()), ..Default::default() };
+        let cleared = gateway::UpdateProfileRequest { changes: Some(cleared) };
+        gateway.update_profile(ann.request(cleared)).await.unwrap();
+        let follow = gateway::FollowRequest { user: by_id(cleo.id) };
+        gateway.follow(dan.request(follow)).await.expect_err("it is blocked");
+        let notices = gateway::ViewNoticesRequest::default();
+        let notices = gateway.view_notices(ann.request(notices)).await.unwrap().into_inner();
+        let seen = gateway::MarkSeenRequest { token: notices.seen_token };
+        gateway.mark_seen(ann.request(seen)).await.unwrap();
+        let login = gateway::LoginRequest { login: "ann".into(), password: PASSWORD.into() };
+        let session = gateway.login(login).await.unwrap().into_inner();
+        let logout = gateway::LogoutRequest::default();
+        gateway.logout(with_token(&session.token, logout)).await.unwrap();
+        let password = gateway::ChangePasswordRequest {
+            current_password: PASSWORD.to_owned(),
+            new_password: "another password".to_owned(),
+        };
+        gateway.change_password(ann.request(password)).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_changes_nothing_is_no_change() {
+    let (system, _files) = recorded().await;
+    let callers = Callers::start(&system, &METHODS, PRIVATE);
+    let mut reader = Reader::new(&callers);
+    reader.begin().await;
+    let marker = system.join("marker").await;
+    let repeated = Repeated::new(&system).await;
+    let post = repeated.call(&system).await;
+    let [ann, bob, cleo, _] = &repeated.members;
+    system.follow(cleo, ann).await;
+    system.unfollow(cleo, ann).await;
+    let gone = system.publish(ann, "gone").await.id;
+    system.delete_post(ann, gone).await;
+    let repost = system.repost(bob, post, "").await.id;
+    system.delete_post(bob, repost).await;
+    let comment = system.comment(bob, post, "gone").await.id;
+    let request = gateway::DeleteCommentRequest { post_id: post, comment_id: comment };
+    system.gateway().delete_comment(bob.request(request)).await.unwrap();
+    assert!(!reader.until_now(&system, &marker).await.is_empty());
+
+    repeated.call(&system).await;
+    repeated.end_nothing(&system, post, [gone, repost, comment]).await;
+    repeated.change_other_things(&system).await;
+    assert_eq!(reader.until_now(&system, &marker).await, []);
+}
+
+#[tokio::test]
+async fn an_account_ends_once() {
+    let (system, _files) = recorded().await;
+    let callers = Callers::start(&system, &METHODS, PRIVATE);
+    let mut reader = Reader::new(&callers);
+    reader.begin().await;
+    let marker = system.join("marker").await;
+    let [ann, dan, fay] =
+        [system.join("ann").await, system.join("dan").await, system.join("fay").await];
+    system.follow(&ann, &dan).await;
+    system.mute(&fay, &ann).await;
+    reader.until_now(&system, &marker).await;
+
+    let mut changes = Vec::new();
+    for member in [&dan, &fay] {
+        let delete = gateway::DeleteAccountRequest { password: PASSWORD.to_owned() };
+        system.gateway().delete_account(member.request(delete)).await.unwrap();
+    }
+    // Their data are deleted by jobs.
+    while !changes.iter().any(|change: &Change| change.kind() == ChangeKind::Mute) {
+        changes.extend(reader.read(SERVICES).await);
+    }
+    for user_id in [dan.id, fay.id] {
+        let confirm = user::ConfirmDeletionRequest { user_id };
+        system.user().confirm_deletion(confirm).await.unwrap();
+        let forget = relation::ForgetUserRequest { user_id };
+        system.relation().forget_user(forget).await.unwrap();
+        let forget = post::ForgetUserRequest { user_id };
+        system.post().forget_user(forget).await.unwrap();
+    }
+    changes.extend(reader.until_now(&system, &marker).await);
+    let mut found: Vec<_> =
+        changes.iter().map(|it| (it.kind(), it.ended, it.user_id, it.target_id)).collect();
+    found.sort_unstable();
+    // The account without mutes ends none.
+    let expected = [
+        (ChangeKind::Account, true, dan.id, 0),
+        (ChangeKind::Account, true, fay.id, 0),
+        (ChangeKind::Follow, true, ann.id, dan.id),
+        (ChangeKind::Mute, true, fay.id, 0),
+    ];
+    assert_eq!(found, expected, "{changes:?}");
+}
+
+#[tokio::test]
+async fn a_viewer_is_rejected_where_there_is_none() {
+    let system = crate::timeline_actions::without_jobs().await;
+    let methods = [&METHODS[..], &["EnsureUser", "BatchResolveExternalIds"]].concat();
+    let methods = [&methods[..], &["Register", "Login", "CheckAvailability"]].concat();
+    let callers = Callers::start(&system, &methods, ACTING);
+    let (mut changes, mut gateway) = (callers.changes.clone(), callers.gateway.clone());
+    let rejected = invalid(&["microblog-viewer"]);
+    let viewer = system.join("ann").await.id;
+    let watch = changes.watch(acting_for(viewer, WatchRequest::default())).await;
+    assert_error("Watch", watch, rejected);
+    let snapshot = changes.snapshot(acting_for(viewer, Default::default())).await;
+    assert_error("Snapshot", snapshot, rejected);
+    let ensure = gateway.ensure_user(acting_for(viewer, Default::default())).await;
+    assert_error("EnsureUser", ensure, rejected);
+    let resolve = gateway.batch_resolve_external_ids(acting_for(viewer, Default::default())).await;
+    assert_error("BatchResolveExternalIds", resolve, rejected);
+    let register = gateway.register(acting_for(viewer, registration("bob"))).await;
+    assert_error("Register", register, rejected);
+    let login = gateway.login(acting_for(viewer, Default::default())).await;
+    assert_error("Login", login, rejected);
+    let available = gateway.check_availability(acting_for(viewer, Default::default())).await;
+    assert_error("CheckAvailability", available, rejected);
+    // Also one that is not valid, and one without a service caller.
+    let mut request = Request::new(WatchRequest::default());
+    request.metadata_mut().insert("microblog-viewer", "ann".parse().unwrap());
+    request.metadata_mut().insert("authorization", "Caller search:secret".parse().unwrap());
+    assert_error("a name", changes.watch(request).await, rejected);
+    let mut request = Request::new(registration("bob"));
+    request.metadata_mut().insert("microblog-viewer", "7".parse().unwrap());
+    assert_error("anybody", gateway.register(request).await, rejected);
+    // Who may not call the method learns that first.
+    callers.write("search", &[], ACTING);
+    eventually("the caller loses its rights", PATIENCE, async || {
+        let watch = changes.clone().watch(acting_for(viewer, WatchRequest::default())).await;
+        watch.is_err_and(|status| status::reason_of(&status) == Some(ErrorReason::CallerNotAllowed))
+    })
+    .await;
 }
 
 /// Random changes of some accounts.
@@ -247,7 +518,7 @@ async fn change_at_random(system: &System, members: &[Member], seed: u64) {
                 let _ = system.gateway().unlike(me.request(request)).await;
             }
             (6, Some((_, id))) => {
-                let request_id = crate::actions::request_id();
+                let request_id = request_id();
                 let request = gateway::CommentRequest {
                     request_id,
                     post_id: id,
@@ -390,8 +661,6 @@ async fn only_callers_with_the_right_see_changes_and_private_ones() {
     let other = Callers::start(&system, &["ViewUsers", "ChangeService.Snapshot"], PRIVATE);
     let rejected = other.changes.clone().watch(by_caller(WatchRequest::default())).await;
     assert_error("another method", rejected, CALLER_NOT_ALLOWED);
-    let viewer = other.changes.clone().snapshot(acting_for(ann.id, Default::default())).await;
-    viewer.expect("a viewer has no meaning and is ignored");
 }
 
 #[tokio::test]

@@ -347,6 +347,8 @@ local function update(keys, args)
     differs = differs or current[change.tag] ~= (not change.is_empty and change.encoded or nil)
   end
   if not differs then
+    -- The difference may have been recorded and lost.
+    newest_of_journal()
     return 1
   end
   for _, field in ipairs(fields) do

@@ -126,13 +126,13 @@ async fn read_edges(
     Ok(found)
 }
 
-/// Returns the mutes of an account.
+/// Returns the mutes of an account that have not ended.
 async fn read_mutes(
     transaction: &mut WriteTransaction,
     user: UserId,
 ) -> Result<Vec<(Key, (u64, bool))>, sqlx::Error> {
     const MUTES: &str = "SELECT kind, source, target, version, ended FROM edges \
-        WHERE partition = $1 AND kind = $2 AND source = $3";
+        WHERE partition = $1 AND kind = $2 AND source = $3 AND ended = 0";
     let query = sqlx::query(MUTES).bind(i64::from(user.partition().number()));
     let query = query.bind(List::Mutes as i64).bind(number(user.get()));
     query.fetch_all(&mut **transaction).await?.iter().map(decode).collect()

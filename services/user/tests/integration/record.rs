@@ -459,6 +459,28 @@ async fn a_lost_partition_is_restored_and_its_names_are_not_given_away() {
     }
 }
 
+// The old profile is back, and equals the request: confirming it would be wrong once the recovery writes
+// the recorded one.
+#[tokio::test]
+async fn an_update_that_was_lost_is_not_undone_without_a_difference() {
+    let database = Database::sqlite();
+    let system = start(Topology::Single, &database, &["--write-budget-ms=1000"]).await;
+    let ann = register(&system.client, "ann").await.id;
+    let lost = Partition::of_id(ann).number();
+    database.has(&system.redis, &[ann]).await;
+    // Another process, which does nothing, has the lease on the recovery.
+    let mut admin = system.redis.nodes()[0].admin().await;
+    let lease = format!("user:{{{lost}}}:journal:lease");
+    let hold = cmd("SET").arg(&lease).arg("other").arg("PX").arg(600_000).take();
+    let () = hold.query_async(&mut admin).await.unwrap();
+    let before = copy(&system.redis).await;
+    update(&system, ann, "about me").await;
+    roll_back(&system.redis, &before, |partition| partition == lost).await;
+    let changes = pb::ProfileChanges { bio: Some(String::new()), ..Default::default() };
+    let request = pb::UpdateProfileRequest { user_id: ann, changes: Some(changes) };
+    assert_rejected(system.client.clone().update_profile(request).await, Reason::Recovering);
+}
+
 #[tokio::test]
 async fn an_older_copy_of_redis_is_recovered() {
     for database in Database::both().await {

@@ -352,13 +352,16 @@ impl PostService for Rpc {
         &self,
         request: Request<pb::BatchGetPostCountsRequest>,
     ) -> RpcResult<pb::BatchGetPostCountsResponse> {
-        let users = wire::accounts(&request.get_ref().user_ids).map_err(Error::from)?;
+        let user_ids = request.into_inner().user_ids;
+        let users = wire::accounts(&user_ids).map_err(Error::from)?;
         let post_counts = self.tiered.store().post_counts(&users).await.map_err(Error::from)?;
         let count = |(user, posts): (&UserId, PostCount)| pb::PostCount {
             user_id: user.get(),
             posts: posts.total(),
         };
-        let counts = users.iter().zip(post_counts).map(count).collect();
+        let counts = users.iter().zip(post_counts).map(count);
+        let unknown = |user_id| pb::PostCount { user_id, ..Default::default() };
+        let counts = UserId::answers(&user_ids, counts, unknown);
         Ok(Response::new(pb::BatchGetPostCountsResponse { counts }))
     }
 

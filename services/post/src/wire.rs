@@ -93,26 +93,19 @@ pub(crate) fn viewer(id: u64) -> Result<Option<UserId>, Invalid> {
     if id == 0 { Ok(None) } else { UserId::parse("viewer_id", id).map(Some) }
 }
 
-/// Decodes a batch of posts.
+/// Decodes a batch of posts. Leaves out numbers that are no ids.
 pub(crate) fn batch(ids: &[u64]) -> Result<Vec<PostId>, Invalid> {
     PostId::parse_list("post_ids", ids, BATCH_MAX)
 }
 
-/// Decodes a batch of comments: their posts and ids.
+/// Decodes a batch of comments: their posts and ids. Leaves out keys of numbers that are no ids.
 pub(crate) fn comment_keys(keys: &[pb::CommentKey]) -> Result<Vec<(PostId, CommentId)>, Error> {
     if keys.len() > BATCH_MAX {
         let problem = format!("must have at most {BATCH_MAX} items, has {}", keys.len());
         return Err(Invalid::new("comments", problem).into());
     }
-    let key = |(i, key): (usize, &pb::CommentKey)| {
-        let invalid = || {
-            let field = |name: &str| format!("comments[{i}].{name}");
-            let post = PostId::parse(&field("post_id"), key.post_id);
-            all((post, CommentId::parse(&field("comment_id"), key.comment_id)))
-        };
-        PostId::new(key.post_id).zip(CommentId::new(key.comment_id)).map_or_else(invalid, Ok)
-    };
-    keys.iter().enumerate().map(key).collect()
+    let key = |key: &pb::CommentKey| PostId::new(key.post_id).zip(CommentId::new(key.comment_id));
+    Ok(keys.iter().filter_map(key).collect())
 }
 
 /// Encodes the key of a comment.
@@ -120,7 +113,7 @@ pub(crate) fn comment_key((post, id): (PostId, CommentId)) -> pb::CommentKey {
     pb::CommentKey { post_id: post.get(), comment_id: id.get() }
 }
 
-/// Decodes a batch of accounts.
+/// Decodes a batch of accounts. Leaves out numbers that are no ids.
 pub(crate) fn accounts(ids: &[u64]) -> Result<Vec<UserId>, Invalid> {
     UserId::parse_list("user_ids", ids, BATCH_MAX)
 }

@@ -4,6 +4,7 @@ use std::{future::Future, sync::Arc};
 
 use futures::{StreamExt as _, TryStreamExt as _, stream::BoxStream};
 use microblog_chassis as chassis;
+use microblog_domain::UserId;
 use microblog_proto::relation::{self as pb, relation_service_server::RelationService};
 use microblog_record::{Recorder, restore, stream_changes};
 use tonic::{Request, Response, Status};
@@ -162,7 +163,11 @@ impl RelationService for Rpc {
             self.store.relations(viewer, &targets, include).await.map_err(Error::from)?;
         Ok(Response::new(pb::BatchGetRelationsResponse {
             following_since: relations.iter().filter_map(wire::following_since).collect(),
-            relations: relations.into_iter().map(wire::relation).collect(),
+            relations: UserId::answers(
+                &request.target_ids,
+                relations.into_iter().map(wire::relation),
+                wire::no_relation,
+            ),
             newest_following_version,
         }))
     }
@@ -208,9 +213,12 @@ impl RelationService for Rpc {
         &self,
         request: Request<pb::BatchGetCountsRequest>,
     ) -> RpcResult<pb::BatchGetCountsResponse> {
-        let users = wire::batch("user_ids", &request.get_ref().user_ids)?;
+        let user_ids = request.into_inner().user_ids;
+        let users = wire::batch("user_ids", &user_ids)?;
         let counts = self.store.counts(&users).await.map_err(Error::from)?;
-        let counts = users.iter().zip(counts).map(|(&user, c)| wire::counts(user, c)).collect();
+        let counts = users.iter().zip(counts).map(|(&user, c)| wire::counts(user, c));
+        let unknown = |user_id| pb::Counts { user_id, ..Default::default() };
+        let counts = UserId::answers(&user_ids, counts, unknown);
         Ok(Response::new(pb::BatchGetCountsResponse { counts }))
     }
 

@@ -190,7 +190,7 @@ pub(crate) fn intersection(
     Ok((of(user, viewer), newest))
 }
 
-/// Decodes a batch of accounts.
+/// Decodes a batch of accounts. Leaves out numbers that are no ids.
 pub(crate) fn batch(field: &str, ids: &[u64]) -> Result<Vec<UserId>, Error> {
     Ok(UserId::parse_list(field, ids, BATCH_MAX)?)
 }
@@ -305,6 +305,11 @@ pub(crate) fn relation(relation: Relation) -> pb::Relation {
         blocked_by: relation.lists.contains(List::BlockedBy),
         muting: relation.lists.contains(List::Mutes),
     }
+}
+
+/// Encodes the relation to a target that cannot exist.
+pub(crate) fn no_relation(user_id: u64) -> pb::Relation {
+    pb::Relation { user_id, state: pb::RelationState::None.into(), ..Default::default() }
 }
 
 /// Encodes the lengths of a user's lists.

@@ -67,16 +67,21 @@ impl ExternalId {
     /// Parses an issuer and an id, with the names of their fields: 1 to 200 ASCII characters each,
     /// without spaces and control characters.
     pub fn parse(issuer: (&str, &str), id: (&str, &str)) -> Result<Self, Vec<Invalid>> {
-        let invalid = |&(field, text): &(&str, &str)| {
-            let is_valid = (1..=PART_BYTES_MAX).contains(&text.len())
-                && text.bytes().all(|byte| byte.is_ascii_graphic());
-            let problem = format!("must be 1 to {PART_BYTES_MAX} ASCII characters, without spaces");
-            (!is_valid).then(|| Invalid::new(field, problem))
-        };
-        let invalids: Vec<_> = [issuer, id].iter().filter_map(invalid).collect();
+        let invalids: Vec<_> = [issuer, id].into_iter().filter_map(invalid_part).collect();
         match invalids.is_empty() {
             true => Ok(Self(format!("{} {}", issuer.1, id.1))),
             false => Err(invalids),
+        }
+    }
+
+    /// Parses those of an issuer's ids that can exist, with the name of the issuer's field.
+    pub fn parse_possible(
+        issuer: (&str, &str),
+        ids: &[String],
+    ) -> Result<impl Iterator<Item = Self>, Invalid> {
+        match invalid_part(issuer) {
+            Some(invalid) => Err(invalid),
+            None => Ok(ids.iter().filter_map(move |id| Self::parse(issuer, ("", id)).ok())),
         }
     }
 
@@ -89,6 +94,14 @@ impl ExternalId {
     pub fn id(&self) -> &str {
         self.0.split_once(' ').map_or("", |(_, id)| id)
     }
+}
+
+/// Returns the error of a field that can be no part of an external id.
+fn invalid_part((field, text): (&str, &str)) -> Option<Invalid> {
+    let is_valid = (1..=PART_BYTES_MAX).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_graphic());
+    let problem = format!("must be 1 to {PART_BYTES_MAX} ASCII characters, without spaces");
+    (!is_valid).then(|| Invalid::new(field, problem))
 }
 
 // Personal data must not appear in logs.

@@ -66,7 +66,7 @@ pub(crate) fn import_users(
     Ok((entries, password))
 }
 
-/// Decodes names mentioned in a text. The text is not validated, so invalid names are skipped.
+/// Decodes names to resolve. Invalid ones are skipped: no account has them.
 pub(crate) fn possible_names(names: &[String]) -> Result<Vec<Name>, Error> {
     at_most("names", BATCH_MAX, names)?;
     Ok(names.iter().filter_map(|name| Name::parse("names", name).ok()).collect())
@@ -120,21 +120,15 @@ pub(crate) fn ensure_user(request: &pb::EnsureUserRequest) -> Result<EnsureReque
     }
 }
 
-/// Decodes the external ids of an issuer, without repetitions.
+/// Decodes the external ids of an issuer, without repetitions and those that cannot exist.
 pub(crate) fn external_ids(
     request: &pb::BatchResolveExternalIdsRequest,
 ) -> Result<Vec<ExternalId>, Error> {
     let pb::BatchResolveExternalIdsRequest { issuer, external_ids } = request;
     at_most("external_ids", BATCH_MAX, external_ids)?;
-    let (mut seen, mut ids) = (HashSet::with_capacity(external_ids.len()), Vec::new());
-    for (i, id) in external_ids.iter().enumerate() {
-        let field = format!("external_ids[{i}]");
-        let id = ExternalId::parse(("issuer", issuer), (&field, id)).map_err(Error::Invalid)?;
-        if seen.insert(id.clone()) {
-            ids.push(id);
-        }
-    }
-    Ok(ids)
+    let mut seen = HashSet::with_capacity(external_ids.len());
+    let ids = ExternalId::parse_possible(("issuer", issuer), external_ids)?;
+    Ok(ids.filter(|id| seen.insert(id.clone())).collect())
 }
 
 /// Encodes the account of an external id.

@@ -47,6 +47,7 @@ async fn posts_are_counted_in_either_tier(archives: &ArchiveServer) {
         posts.push(system.create(AUTHOR, &format!("number {n}")).await.unwrap().id);
     }
     assert_eq!(count(system, &[OTHER, AUTHOR, FAN]).await, [1, 6, 0]);
+    assert_eq!(count(system, &[0, OTHER, 1 << 53, AUTHOR, u64::MAX]).await, [0, 1, 0, 6, 0]);
     // The oldest is evictable; then all but the newest are evicted.
     aging.archive().await;
     let oldest = support::post(posts[0]);

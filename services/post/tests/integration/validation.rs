@@ -92,10 +92,6 @@ async fn every_invalid_field_of_a_read_is_named() {
         names_fields(client.list_comments(comments).await, &fields);
         let comment = pb::GetCommentRequest { post_id, comment_id: number };
         names_fields(client.get_comment(comment).await, &["post_id", "comment_id"]);
-        let key = pb::CommentKey { post_id, comment_id: number };
-        let batch = pb::BatchGetCommentsRequest { comments: vec![key], ..Default::default() };
-        let fields = ["comments[0].post_id", "comments[0].comment_id"];
-        names_fields(client.batch_get_comments(batch).await, &fields);
         let reposts = pb::ListRepostsRequest {
             post_id,
             viewer_id,

@@ -482,6 +482,10 @@ async fn invalid_fields_are_named() {
     for field in ["user_id: ", "viewer_id: ", "page_size: "] {
         assert!(rejection.message().contains(field), "all are named: {rejection:?}");
     }
+    let user_ids = vec![0, id(1), 1 << 53];
+    let request = pb::BatchGetCountsRequest { user_ids: user_ids.clone() };
+    let counts = system.client.clone().batch_get_counts(request).await.unwrap().into_inner().counts;
+    assert_eq!(counts.iter().map(|counts| counts.user_id).collect::<Vec<_>>(), user_ids);
     let request = pb::BatchGetCountsRequest { user_ids: vec![id(1); 501] };
     assert_invalid_field(system.client.clone().batch_get_counts(request).await, "user_ids");
     let request = pb::BatchGetRelationsRequest {

@@ -41,6 +41,16 @@ async fn a_batch_keeps_its_order_and_has_only_requested_parts() {
         let rejection = system.client.clone().batch_get_relations(invalid).await;
         assert_invalid_field(rejection, "include");
     }
+    // A target that cannot exist has the relation of one that does not, in its place.
+    request.target_ids = vec![0, id(5), 1 << 53, id(4), u64::MAX, id(5)];
+    let response = system.client.clone().batch_get_relations(request.clone()).await.unwrap();
+    let relations = response.into_inner().relations;
+    let targets: Vec<_> = relations.iter().map(|relation| relation.user_id).collect();
+    assert_eq!(targets, request.target_ids);
+    let states: Vec<_> = relations.iter().map(|relation| relation.state).collect();
+    assert_eq!(states, [NONE, NONE, NONE, MUTUAL, NONE, NONE]);
+    let blocking: Vec<_> = relations.iter().map(|relation| relation.blocking).collect();
+    assert_eq!(blocking, [false, true, false, false, false, true]);
     request.target_ids.clear();
     let response = system.client.clone().batch_get_relations(request).await.unwrap().into_inner();
     assert!(response.newest_following_version > newest);

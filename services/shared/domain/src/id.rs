@@ -21,10 +21,12 @@ macro_rules! id {
 
             /// Parses the id in a request's field.
             pub fn parse(field: &str, value: u64) -> Result<Self, Invalid> {
-                Self::new(value).ok_or_else(|| Self::invalid(field))
+                let problem = concat!("must be ", $what, " id: from 1 to 2^53 - 1");
+                Self::new(value).ok_or_else(|| Invalid::new(field, problem))
             }
 
-            /// Parses up to `max` ids in a request's field.
+            /// Parses up to `max` ids in a request's field. Leaves out numbers that are no ids: a read
+            /// finds as little for them as for ids that nothing has.
             pub fn parse_list(
                 field: &str,
                 values: &[u64],
@@ -34,16 +36,19 @@ macro_rules! id {
                     let problem = format!("must have at most {max} items, has {}", values.len());
                     return Err(Invalid::new(field, problem));
                 }
-                let mut ids = Vec::with_capacity(values.len());
-                for (i, &value) in values.iter().enumerate() {
-                    let invalid = || Self::invalid(&format!("{field}[{i}]"));
-                    ids.push(Self::new(value).ok_or_else(invalid)?);
-                }
-                Ok(ids)
+                Ok(values.iter().copied().filter_map(Self::new).collect())
             }
 
-            fn invalid(field: &str) -> Invalid {
-                Invalid::new(field, concat!("must be ", $what, " id: from 1 to 2^53 - 1"))
+            /// Returns an answer for each number of a list, in order. `answers` has one for each of
+            /// the ids that [`Self::parse_list`] returned; the others get `unknown`.
+            pub fn answers<T>(
+                values: &[u64],
+                answers: impl IntoIterator<Item = T>,
+                unknown: impl Fn(u64) -> T,
+            ) -> Vec<T> {
+                let mut answers = answers.into_iter();
+                let mut answer = |value| Self::new(value).and_then(|_id| answers.next());
+                values.iter().map(|&value| answer(value).unwrap_or_else(|| unknown(value))).collect()
             }
 
             /// Returns the number.
@@ -103,10 +108,14 @@ mod tests {
     }
 
     #[test]
-    fn invalid_id_in_a_list_is_named() {
-        let error = UserId::parse_list("user_ids", &[1, 0], 500).unwrap_err();
-        assert_eq!(error.field, "user_ids[1]");
-        let error = UserId::parse_list("user_ids", &[1; 501], 500).unwrap_err();
-        assert_eq!(error.problem, "must have at most 500 items, has 501");
+    fn a_list_is_read_without_what_is_no_id() {
+        let values = [1, 0, 7, 1 << 53, 7, u64::MAX];
+        let ids = UserId::parse_list("user_ids", &values, 6).unwrap();
+        assert_eq!(ids, [1, 7, 7].map(|value| UserId::new(value).unwrap()));
+        let error = UserId::parse_list("user_ids", &values, 5).unwrap_err();
+        assert_eq!(error.field, "user_ids");
+        assert_eq!(error.problem, "must have at most 5 items, has 6");
+        let answers = UserId::answers(&values, ids, |_| UserId::new(9).unwrap());
+        assert_eq!(answers.iter().map(|id| id.get()).collect::<Vec<_>>(), [1, 9, 7, 9, 7, 9]);
     }
 }

@@ -151,8 +151,18 @@ async fn invalid_external_ids_are_named() {
         let request = pb::BatchResolveExternalIdsRequest { issuer, external_ids };
         system.client.clone().batch_resolve_external_ids(request).await
     };
-    let odd = resolve(vec!["1".into(), " ".into()]).await.unwrap_err();
-    assert_eq!(fields(odd), ["external_ids[1]"]);
+    // What can be no id has no account; the others are found.
+    let ann = pb::EnsureUserRequest { issuer: "sso".to_owned(), ..request("1", "ann") };
+    let made = ensure(&system.client, ann).await.unwrap();
+    let odd = ["", "1", " ", "é", "a\0b", &long].map(str::to_owned);
+    let found = resolve(odd.into()).await.unwrap().into_inner().users;
+    assert_eq!((found.len(), found[0].user_id), (1, made.user.unwrap().id));
+    let no_issuer = pb::BatchResolveExternalIdsRequest {
+        issuer: "a b".to_owned(),
+        external_ids: vec!["1".to_owned(), String::new()],
+    };
+    let no_issuer = system.client.clone().batch_resolve_external_ids(no_issuer).await;
+    assert_eq!(fields(no_issuer.unwrap_err()), ["issuer"]);
     let many = resolve(vec!["1".into(); 501]).await.unwrap_err();
     assert_eq!(fields(many), ["external_ids"]);
     assert_eq!(resolve(Vec::new()).await.unwrap().into_inner().users, []);

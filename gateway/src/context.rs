@@ -224,21 +224,10 @@ pub(crate) enum AccountRef {
 impl AccountRef {
     /// Parses the field `user` of a request.
     pub(crate) fn parse(user: Option<gateway::UserRef>) -> Result<Self, Invalid> {
-        Self::parse_field("user", user)
-    }
-
-    /// Parses the reference to an account in the field of this name.
-    pub(crate) fn parse_field(
-        field: &str,
-        user: Option<gateway::UserRef>,
-    ) -> Result<Self, Invalid> {
         match user.and_then(|user| user.r#ref) {
-            Some(Ref::Id(id)) => match UserId::new(id) {
-                Some(id) => Ok(Self::Id(id)),
-                None => UserId::parse(&format!("{field}.id"), id).map(Self::Id),
-            },
+            Some(Ref::Id(id)) => UserId::parse("user.id", id).map(Self::Id),
             Some(Ref::Name(name)) => Ok(Self::Name(name)),
-            None => Err(Invalid::new(field, "must have an id or a name")),
+            None => Err(Invalid::new("user", "must have an id or a name")),
         }
     }
 

@@ -223,7 +223,7 @@ methods! {
     public user {
         view_user(ViewUserRequest) -> ViewUserResponse;
     }
-    public users {
+    explained users {
         view_users(ViewUsersRequest) -> ViewUsersResponse;
     }
     signed_in relations {

@@ -247,7 +247,13 @@ impl HydratedAccounts {
 
     /// Returns whether there is a block between the viewer and an account, in either direction.
     fn is_blocked(&self, id: u64) -> bool {
-        self.relations.get(&id).is_some_and(|relation| relation.blocking || relation.blocked_by)
+        self.any_block_reason(id).is_some()
+    }
+
+    /// Returns a reason if there is a block between the viewer and an account, in either direction.
+    fn any_block_reason(&self, id: u64) -> Option<WithheldReason> {
+        let is_blocking = self.relations.get(&id)?.blocking;
+        self.blocked_reason(id).or(is_blocking.then_some(WithheldReason::Blocking))
     }
 
     /// Returns a reason if an account blocks the viewer.
@@ -259,10 +265,8 @@ impl HydratedAccounts {
     /// Returns why an account's texts are hidden from the viewer: the account blocks the viewer, or
     /// the viewer blocks or mutes the account; `None` if they are not.
     pub(crate) fn hidden_reason(&self, id: u64) -> Option<WithheldReason> {
-        let relation = self.relations.get(&id)?;
-        let is_blocking = relation.blocking.then_some(WithheldReason::Blocking);
-        let is_muting = relation.muting.then_some(WithheldReason::Muting);
-        self.blocked_reason(id).or(is_blocking).or(is_muting)
+        let is_muting = self.relations.get(&id)?.muting;
+        self.any_block_reason(id).or(is_muting.then_some(WithheldReason::Muting))
     }
 
     /// Returns whether an account's texts are hidden from the viewer.
@@ -336,23 +340,25 @@ pub(crate) async fn listed_accounts(
     Ok(entries.into_iter().map(listed).collect())
 }
 
-/// Returns distinct accounts that the caller names as they are shown, in the given order, without
-/// accounts that are deleted or blocked, and since when the viewer follows them. The context must have no
-/// known relations, which lack these times. The calls of [`hydrate_accounts`].
+/// Returns distinct accounts that the caller names as they are shown, in the given order, with since
+/// when the viewer follows them; or why not. The context must have no known relations, which lack these
+/// times. The calls of [`hydrate_accounts`].
 pub(crate) async fn named_accounts(
     gateway: &Gateway,
     context: ViewContext<'_>,
-    mut ids: Vec<u64>,
-) -> Result<Vec<ListedUser>, Status> {
+    ids: Vec<u64>,
+) -> Result<Vec<Result<ListedUser, WithheldReason>>, Status> {
     debug_assert!(context.known.is_empty());
     let detail = RelationDetail::BlocksMutesAndTimes;
     let mut accounts = hydrate_accounts(gateway, context, ids.clone(), detail).await?;
-    ids.retain(|&id| !accounts.is_blocked(id));
     let listed = |id| {
-        let since = accounts.following_since.get(&id).copied();
-        accounts.take_listed(id, since)
+        let (since, block) =
+            (accounts.following_since.get(&id).copied(), accounts.any_block_reason(id));
+        // Without a profile, it is gone.
+        let listed = accounts.take_listed(id, since).ok_or(WithheldReason::Gone)?;
+        block.map_or(Ok(listed), Err)
     };
-    Ok(ids.into_iter().filter_map(listed).collect())
+    Ok(ids.into_iter().map(listed).collect())
 }
 
 #[cfg(test)]

@@ -31,8 +31,8 @@ pub(crate) async fn view_posts(
     principal: Principal,
     request: gateway::ViewPostsRequest,
 ) -> Result<gateway::ViewPostsResponse, Status> {
-    let gateway::ViewPostsRequest { post_ids, unasked } = request;
-    PostId::parse_list("post_ids", &post_ids, POSTS_MAX)
+    let gateway::ViewPostsRequest { post_ids: requested, unasked } = request;
+    let ids = PostId::parse_list("post_ids", &requested, POSTS_MAX)
         .map_err(|invalid| status::invalid([invalid]))?;
     let rule =
         if unasked { HydratedAccounts::hidden_reason } else { HydratedAccounts::blocked_reason };
@@ -40,7 +40,7 @@ pub(crate) async fn view_posts(
     authenticate_optional_within(gateway, principal.credentials, |session| async move {
         let context = ViewContext::of(session.as_deref());
         let viewer_id = viewer_id(context.viewer);
-        let requested = if explains { post_ids.clone() } else { Vec::new() };
+        let post_ids = ids.into_iter().map(PostId::get).collect();
         let request = post::BatchGetPostsRequest { post_ids, viewer_id, allow_partial: true };
         let response = gateway.peers.post().batch_get_posts(request).await;
         let post::BatchGetPostsResponse { posts, remaining_ids, unavailable_ids } =

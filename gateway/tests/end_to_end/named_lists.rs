@@ -1,6 +1,6 @@
 //! ViewUsers and ViewPosts: lists of the caller's choice, as each viewer sees them.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use microblog_chassis::status;
 use microblog_proto::{
@@ -21,6 +21,29 @@ use crate::{
     timeline_actions::{post_ids, without_jobs},
 };
 
+/// The references of a request, where `None` is one with neither an id nor a name.
+fn references(users: impl IntoIterator<Item = Option<UserRef>>) -> Vec<UserRef> {
+    users.into_iter().map(Option::unwrap_or_default).collect()
+}
+
+/// Returns the reason of each reference that a response does not answer with an account, by index.
+fn withheld_by_index(response: &gateway::ViewUsersResponse) -> BTreeMap<u32, WithheldReason> {
+    let reasons = response.withheld.iter();
+    reasons.flat_map(|one| one.indexes.iter().map(|index| (*index, one.reason()))).collect()
+}
+
+/// Checks that each reference of a request has one answer, in order.
+fn assert_all_answered(response: &gateway::ViewUsersResponse, references: usize) {
+    let shown: Vec<_> = response.users.iter().map(|listed| listed.indexes.clone()).collect();
+    let withheld: Vec<_> = response.withheld.iter().map(|one| one.indexes.clone()).collect();
+    for list in [&shown, &withheld] {
+        assert!(list.iter().all(|indexes| indexes.is_sorted()) && list.is_sorted(), "{list:?}");
+    }
+    let mut answered = [shown, withheld].concat().concat();
+    answered.sort_unstable();
+    assert_eq!(answered, (0..references as u32).collect::<Vec<_>>());
+}
+
 impl System {
     async fn view_users(
         &self,
@@ -28,9 +51,11 @@ impl System {
         users: impl IntoIterator<Item = Option<UserRef>>,
         include_counts: bool,
     ) -> Vec<ListedUser> {
-        let users = users.into_iter().map(Option::unwrap).collect();
+        let users = references(users);
         let request = request_as(viewer, gateway::ViewUsersRequest { users, include_counts });
-        self.gateway().view_users(request).await.unwrap().into_inner().users
+        let response = self.gateway().view_users(request).await.unwrap().into_inner();
+        assert_eq!(response.withheld, [], "only service callers see reasons");
+        response.users
     }
 
     async fn view_posts(
@@ -186,6 +211,47 @@ async fn named_accounts_are_shown_as_lists_show_them(topology: Topology) {
         assert_eq!((listed.relation(), listed.since), (RelationState::None, None));
         assert_eq!((listed.counts, listed.posts), (None, None));
     }
+    service_callers_see_why_accounts_are_withheld(&fixture).await;
+}
+
+async fn service_callers_see_why_accounts_are_withheld(fixture: &Fixture) {
+    let Fixture { system, viewer, accounts, deleted } = fixture;
+    let callers = Callers::start(system, &["ViewUsers"], ACTING);
+    let expected_of = |edges: Edges| match edges {
+        Edges { blocked: true, .. } => Some(WithheldReason::BlockedBy),
+        Edges { blocks: true, .. } => Some(WithheldReason::Blocking),
+        _ => None,
+    };
+    // Each account by id and by name, and what does not exist or cannot.
+    let mut named: Vec<Option<UserRef>> = Vec::new();
+    let mut expected = BTreeMap::new();
+    for (n, &(id, edges)) in accounts.iter().enumerate() {
+        named.extend([by_id(id), by_name(&format!("AUTHOR{n}"))]);
+        let indexes = [named.len() - 2, named.len() - 1].map(|index| index as u32);
+        expected.extend(indexes.map(|index| (index, expected_of(edges))));
+    }
+    let gone = [by_id(*deleted), by_id(4096), by_name("nobody"), by_id(0), by_name(""), None];
+    for reference in gone.into_iter().chain([by_id(1 << 53), by_name("a b"), by_id(*deleted)]) {
+        expected.insert(named.len() as u32, Some(WithheldReason::Gone));
+        named.push(reference);
+    }
+    for (viewer, include_counts) in [(Some(viewer), true), (Some(viewer), false), (None, false)] {
+        let users = references(named.clone());
+        let message = gateway::ViewUsersRequest { users, include_counts };
+        let request = match viewer {
+            Some(viewer) => acting_for(viewer.id, message),
+            None => by_caller(message),
+        };
+        let response = callers.gateway.clone().view_users(request).await.unwrap().into_inner();
+        assert_all_answered(&response, named.len());
+        let is_seen = |reason: &WithheldReason| viewer.is_some() || *reason == WithheldReason::Gone;
+        let expected = expected
+            .iter()
+            .filter_map(|(index, reason)| reason.filter(is_seen).map(|reason| (*index, reason)));
+        assert_eq!(withheld_by_index(&response), expected.collect());
+        let people = system.view_users(viewer, named.clone(), include_counts).await;
+        assert_eq!(response.users, people, "a person sees the same accounts");
+    }
 }
 
 #[tokio::test]
@@ -217,6 +283,8 @@ async fn accounts_may_be_named_by_id_and_by_name() {
     ];
     let shown = system.view_users(Some(&bob), mixed.clone(), false).await;
     assert_eq!(names(&shown), ["cleo", "bob", "Ann"]);
+    let indexes: Vec<_> = shown.iter().map(|listed| listed.indexes.clone()).collect();
+    assert_eq!(indexes, [vec![0, 8], vec![1, 7], vec![6]]);
     assert_eq!(shown[1].relation(), RelationState::Self_);
     system.block(&ann, &bob).await;
     assert_eq!(names(&system.view_users(Some(&bob), mixed, false).await), ["cleo", "bob"]);
@@ -352,24 +420,37 @@ async fn posts_without_room_in_the_response_are_named() {
 }
 
 #[tokio::test]
-async fn invalid_names_of_a_list_are_reported() {
+async fn only_the_length_of_a_list_rejects_it() {
     let system = System::start().await;
     let ann = system.join("ann").await;
     let users = async |users: Vec<Option<UserRef>>| -> Result<Response<_>, Status> {
-        let users = users.into_iter().map(Option::unwrap_or_default).collect();
-        let request = gateway::ViewUsersRequest { users, include_counts: true };
+        let request = gateway::ViewUsersRequest { users: references(users), include_counts: true };
         system.gateway().view_users(ann.request(request)).await
     };
-    assert_error("none", users(vec![by_id(1), None]).await, invalid(&["users[1]"]));
-    let odd = users(vec![by_id(1), by_name("ann"), by_id(0)]).await;
-    assert_error("odd", odd, invalid(&["users[2].id"]));
+    let long = "a".repeat(100_000);
+    let odd = [by_id(0), None, by_id(1 << 53), by_id(u64::MAX), by_name("a\0b"), by_name(&long)];
+    let with_ann = odd.iter().cloned().chain([by_name("ann")]).collect();
+    let shown = users(with_ann).await.unwrap().into_inner();
+    assert_eq!((names(&shown.users), &shown.users[0].indexes), (vec!["ann"], &vec![6]));
+    assert_eq!(users(odd.to_vec()).await.unwrap().into_inner(), Default::default());
     assert_error("many", users(vec![by_id(1); 201]).await, invalid(&["users"]));
-    assert_eq!(users(vec![by_id(ann.id); 200]).await.unwrap().into_inner().users.len(), 1);
+    let same = users(vec![by_id(ann.id); 200]).await.unwrap().into_inner().users;
+    assert_eq!((same.len(), same[0].indexes.len()), (1, 200));
     let posts = async |post_ids: Vec<u64>| {
         let request = gateway::ViewPostsRequest { post_ids, unasked: true };
         system.gateway().view_posts(ann.request(request)).await
     };
-    assert_error("odd", posts(vec![1, 1 << 53]).await, invalid(&["post_ids[1]"]));
+    let post = system.publish(&ann, "hello").await.id;
+    let odd = vec![0, 1 << 53, post, u64::MAX, post];
+    let shown = posts(odd.clone()).await.unwrap().into_inner();
+    let expected = system.view_posts(Some(&ann), &[post], true).await;
+    assert_eq!((post_ids(&shown.posts), shown), (vec![post], expected));
+    let callers = Callers::start(&system, &["ViewPosts"], ACTING);
+    let request = gateway::ViewPostsRequest { post_ids: odd, unasked: true };
+    let explained = callers.gateway.clone().view_posts(acting_for(ann.id, request)).await;
+    let withheld = explained.unwrap().into_inner().withheld;
+    let withheld: Vec<_> = withheld.iter().map(|one| (one.id, one.reason())).collect();
+    assert_eq!(withheld, [0, 1 << 53, u64::MAX].map(|id| (id, WithheldReason::Gone)));
     assert_error("many", posts(vec![1; 201]).await, invalid(&["post_ids"]));
     let response = posts(vec![]).await.unwrap().into_inner();
     assert_eq!(response, gateway::ViewPostsResponse::default());

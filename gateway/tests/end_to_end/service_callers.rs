@@ -364,10 +364,17 @@ async fn a_caller_makes_accounts_and_acts_for_these_only() {
     assert_error("anonymous", ensured, CALLER_NOT_ALLOWED);
     let ensured = gateway.ensure_user(by_caller(ensure(" ", "no name"))).await;
     assert_error("invalid", ensured, crate::errors::invalid(&["external_id", "name"]));
-    let (issuer, external_ids) = ("sso".to_owned(), vec!["1".to_owned(), String::new()]);
-    let request = gateway::BatchResolveExternalIdsRequest { issuer, external_ids };
-    let found = gateway.batch_resolve_external_ids(by_caller(request)).await;
-    assert_error("invalid", found, crate::errors::invalid(&["external_ids[1]"]));
+    let external_ids = ["", "1", "a b", "1"].map(str::to_owned).to_vec();
+    let request =
+        gateway::BatchResolveExternalIdsRequest { issuer: "sso".to_owned(), external_ids };
+    let found = gateway.batch_resolve_external_ids(by_caller(request)).await.unwrap();
+    let found = found.into_inner().users;
+    assert_eq!((found.len(), found[0].user_id), (1, bob.id));
+    let external_ids = vec!["1".to_owned(); 501];
+    let request =
+        gateway::BatchResolveExternalIdsRequest { issuer: "sso".to_owned(), external_ids };
+    let many = gateway.batch_resolve_external_ids(by_caller(request)).await;
+    assert_error("many", many, crate::errors::invalid(&["external_ids"]));
 
     // The account releases its id.
     let delete = gateway::DeleteAccountRequest::default();

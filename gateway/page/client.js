@@ -12,7 +12,7 @@ const SERVICE = "/microblog.gateway.v1.GatewayService/";
 const CALL_TIMEOUT_MS = 30_000;
 const RETRY_MS = 1_000;
 const RETRY_MS_MAX = 30_000;
-// After these codes, a stream may be resumed.
+// After these codes, a stream may be resumed. Other ends without a reason are those of a proxy.
 const TRANSIENT = ["unavailable", "resource_exhausted", "deadline_exceeded", "internal"];
 // An envelope of a stream: flags, the length of the message in big-endian order, the message.
 const HEADER_BYTES = 5;
@@ -80,8 +80,8 @@ export async function* watch(method, message, signal) {
   }
 }
 
-// Passes the messages of WatchHome or WatchNotices to `show` until `signal` is aborted. Resumes a
-// broken stream from its last `sinceToken`, so no message is missed. A hidden page closes its stream:
+// Passes the first message of WatchHome or WatchNotices, and those with posts or notices, to `show` until
+// `signal` is aborted. Resumes a broken stream from its last `sinceToken`, so no message is missed. A hidden page closes its stream:
 // a browser opens only six HTTP/1.1 connections to a host, for all its tabs.
 export async function keepWatching(method, sinceToken, signal, show) {
   let waitMs = RETRY_MS;
@@ -94,14 +94,17 @@ export async function keepWatching(method, sinceToken, signal, show) {
       await aborted(stop);
       continue;
     }
+    let isFirst = true;
     try {
       for await (const message of watch(method, { sinceToken }, stop)) {
         waitMs = RETRY_MS;
         sinceToken = message.sinceToken;
-        show(message);
+        if (isFirst || message.posts || message.notices) show(message);
+        isFirst = false;
       }
     } catch (error) {
-      if (!stop.aborted && !TRANSIENT.includes(error.code)) throw error;
+      const isFinal = !(error instanceof CallError) || error.reason;
+      if (!stop.aborted && isFinal && !TRANSIENT.includes(error.code)) throw error;
     }
     await aborted(AbortSignal.any([stop, AbortSignal.timeout(waitMs)]));
     waitMs = Math.min(2 * waitMs, RETRY_MS_MAX);

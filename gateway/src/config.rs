@@ -76,6 +76,11 @@ pub struct Config {
           value_parser = clap::value_parser!(u64).range(1..))]
     pub session_check_ms: u64,
 
+    /// How long a stream may be silent, in milliseconds, before it has a message without content, so that
+    /// proxies do not end it. They wait 60 seconds or more by default; 0 disables these messages
+    #[arg(long, env = "MICROBLOG_WATCH_HEARTBEAT_MS", value_name = "MS", default_value_t = 20_000)]
+    pub watch_heartbeat_ms: u64,
+
     /// JSON file of the service callers, with hashes of their secrets; read again within seconds when
     /// it changes. Without it, only people call
     #[arg(long, env = "MICROBLOG_CALLERS_FILE", value_name = "FILE")]

@@ -110,7 +110,10 @@ pub fn service(config: &Config, limits: Limits, peers: Peers, worker: Worker) ->
     let sessions = RecentSessions::default();
     let callers = config.callers_file.clone();
     let feed_metrics = FeedMetrics::register();
-    let gateway = Gateway { peers, limits, sessions, callers, feed_metrics, session_check };
+    let heartbeat = Duration::from_millis(config.watch_heartbeat_ms);
+    let heartbeat = (!heartbeat.is_zero()).then_some(heartbeat);
+    let gateway =
+        Gateway { peers, limits, sessions, callers, feed_metrics, session_check, heartbeat };
     chassis::Service {
         name: gateway_service_server::SERVICE_NAME,
         routes: Rpc::into_routes(gateway, config.chassis.max_message_bytes),

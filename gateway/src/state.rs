@@ -7,6 +7,7 @@ use microblog_proto::{
     notice::NoticeServicePeer, post::PostServicePeer, relation::RelationServicePeer,
     timeline::TimelineServicePeer, user::UserServicePeer,
 };
+use tokio::time::Instant;
 
 use crate::{
     callers::Callers, config::Config, feed_metrics::FeedMetrics, limits::Limits,
@@ -27,6 +28,8 @@ pub(crate) struct Gateway {
     pub(crate) feed_metrics: FeedMetrics,
     /// How often an idle stream checks that its session is still valid.
     pub(crate) session_check: Duration,
+    /// How long a stream may be silent; `None` for ever.
+    pub(crate) heartbeat: Option<Duration>,
 }
 
 /// The services that the gateway calls.
@@ -50,6 +53,13 @@ pub struct Peers {
 pub struct Error {
     peer: &'static str,
     source: AddressError,
+}
+
+impl Gateway {
+    /// Returns when a message is due of a stream whose connection asks for it now.
+    pub(crate) fn heartbeat_at(&self) -> Option<Instant> {
+        self.heartbeat.map(|silence| Instant::now() + silence)
+    }
 }
 
 impl Peers {

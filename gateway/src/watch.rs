@@ -7,7 +7,7 @@
 //! room. So up to two messages exist ahead, beside those that fit into the window. HTTP/1.1 has no such
 //! window: there, up to some hundred kilobytes wait in buffers.
 
-use std::time::Instant;
+use std::time::Duration;
 
 use futures::{
     StreamExt as _,
@@ -15,7 +15,7 @@ use futures::{
 };
 use microblog_chassis as chassis;
 use microblog_domain::UserId;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use tonic::{Response, Status, Streaming};
 
 use crate::{
@@ -48,6 +48,9 @@ pub(crate) trait Watched: 'static {
         false
     }
 
+    /// Returns a message without entries.
+    fn heartbeat(since_token: String) -> Self::Message;
+
     /// Opens the service's stream.
     fn open(
         gateway: &Gateway,
@@ -69,8 +72,8 @@ pub(crate) trait Watched: 'static {
 
 /// Streams the new entries of a list. 2 calls at the start: user.Authenticate, then the one that opens
 /// the service's stream. Each message costs user.Authenticate ∥ its hydration. An idle stream costs
-/// user.Authenticate every `--session-check-ms`. For a service caller, user.GetUser or user.GetAccount
-/// takes the place of user.Authenticate.
+/// user.Authenticate every `--session-check-ms`, and no call for its heartbeats. For a service caller,
+/// user.GetUser or user.GetAccount takes the place of user.Authenticate.
 pub(crate) async fn watch<W: Watched>(
     gateway: &Gateway,
     credentials: Credentials,
@@ -80,10 +83,12 @@ pub(crate) async fn watch<W: Watched>(
     let permit = gateway.limits.acquire_watch(viewer)?;
     chassis::context::watch()?;
     let updates = errors::stream(W::open(gateway, viewer, since_token.clone()), FIELDS).await?;
+    let now = Instant::now();
     let watch = Watch::<W> {
         gateway: gateway.clone(),
         credentials,
-        session_checked_at: Instant::now(),
+        credentials_checked_at: now,
+        session_checked_at: now,
         is_first: true,
         viewer,
         updates,
@@ -97,6 +102,8 @@ pub(crate) async fn watch<W: Watched>(
 struct Watch<W: Watched> {
     gateway: Gateway,
     credentials: Credentials,
+    /// When the rights of a service caller were checked last.
+    credentials_checked_at: Instant,
     session_checked_at: Instant,
     is_first: bool,
     viewer: UserId,
@@ -104,6 +111,14 @@ struct Watch<W: Watched> {
     pending: Pending<W::Entry>,
     /// Counts the stream towards the viewer's limit while it is open.
     _permit: WatchPermit<UserId>,
+}
+
+/// What an idle stream has next.
+enum Next<Update> {
+    Update(Update),
+    Heartbeat,
+    /// The service ends the stream.
+    End,
 }
 
 /// The part of the last update that is not sent yet.
@@ -116,11 +131,21 @@ struct Pending<Entry> {
 }
 
 impl<W: Watched> Watch<W> {
-    /// Returns the next message. The session is checked for each, so none is sent after its end.
+    /// Returns the next message. The session is checked for each that has entries, so none is sent after
+    /// its end.
     async fn step(mut self) -> Result<Option<(W::Message, Self)>, Status> {
+        // The first message confirms the start, and has the token to resume from.
+        let heartbeat_at = self.gateway.heartbeat_at().filter(|_| !self.is_first);
         loop {
             if self.pending.entries.is_empty() {
-                let Some(update) = self.update().await? else { return Ok(None) };
+                let update = match self.next(heartbeat_at).await? {
+                    Next::Update(update) => update,
+                    Next::Heartbeat => {
+                        let message = W::heartbeat(self.pending.since_token.clone());
+                        return Ok(Some((message, self)));
+                    }
+                    Next::End => return Ok(None),
+                };
                 (self.pending.entries, self.pending.token) = W::split(update);
             }
             let (entries, since_token) = self.pending.take(W::ENTRIES_MAX);
@@ -129,6 +154,7 @@ impl<W: Watched> Watch<W> {
             let (session, message) = tokio::join!(self.authenticate(), message);
             session?;
             self.session_checked_at = Instant::now();
+            self.credentials_checked_at = self.session_checked_at;
             let message = message?;
             if std::mem::take(&mut self.is_first) || !W::is_empty(&message) {
                 return Ok(Some((message, self)));
@@ -136,28 +162,41 @@ impl<W: Watched> Watch<W> {
         }
     }
 
-    /// Waits for an update of the service; `None` when the service ends the stream. Meanwhile, the end
-    /// of the session or of the service caller's rights ends the stream.
-    async fn update(&mut self) -> Result<Option<W::Update>, Status> {
-        let session_check = self.gateway.session_check;
-        let check = match &self.credentials {
-            Credentials::Session(_) => session_check,
-            Credentials::Caller(_) => session_check.min(callers::CHECK_INTERVAL),
-        };
+    /// Waits for an update of the service, or until a heartbeat is due. Meanwhile, the end of the session
+    /// or of the service caller's rights ends the stream.
+    async fn next(&mut self, heartbeat_at: Option<Instant>) -> Result<Next<W::Update>, Status> {
         loop {
-            match timeout(check, self.updates.message()).await {
-                Ok(update) => return update.map_err(|status| errors::map(status, FIELDS)),
-                Err(_elapsed) => {
-                    let current = self.current_credentials()?;
-                    let has_changed = current.has_changed(&self.credentials);
-                    self.credentials = current;
-                    if has_changed || self.session_checked_at.elapsed() >= session_check {
-                        self.authenticate().await?;
-                        self.session_checked_at = Instant::now();
-                    }
-                }
+            let check_at = self.credentials_checked_at + self.check_interval();
+            let until = heartbeat_at.map_or(check_at, |at| at.min(check_at));
+            match timeout_at(until, self.updates.message()).await {
+                Ok(Ok(update)) => return Ok(update.map_or(Next::End, Next::Update)),
+                Ok(Err(status)) => return Err(errors::map(status, FIELDS)),
+                Err(_elapsed) if check_at <= Instant::now() => self.check().await?,
+                Err(_elapsed) => return Ok(Next::Heartbeat),
             }
         }
+    }
+
+    fn check_interval(&self) -> Duration {
+        let session_check = self.gateway.session_check;
+        match &self.credentials {
+            Credentials::Session(_) => session_check,
+            Credentials::Caller(_) => session_check.min(callers::CHECK_INTERVAL),
+        }
+    }
+
+    /// Checks the service caller's rights, and if it is due, the session or the viewer.
+    async fn check(&mut self) -> Result<(), Status> {
+        let current = self.current_credentials()?;
+        let has_changed = current.has_changed(&self.credentials);
+        self.credentials = current;
+        self.credentials_checked_at = Instant::now();
+        if has_changed || self.session_checked_at.elapsed() >= self.gateway.session_check {
+            self.authenticate().await?;
+            self.session_checked_at = Instant::now();
+            self.credentials_checked_at = self.session_checked_at;
+        }
+        Ok(())
     }
 
     /// Checks the viewer's session, or that the service caller may act for the viewer.

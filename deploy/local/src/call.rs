@@ -19,7 +19,10 @@ use microblog_local::{
     raw_call,
     remote::{self, CALL_TIMEOUT, GATEWAY_URL},
 };
-use prost_reflect::{DynamicMessage, MethodDescriptor, Value, prost::Message as _};
+use prost_reflect::{
+    DynamicMessage, FieldDescriptor, MethodDescriptor, ReflectMessage as _, Value,
+    prost::Message as _,
+};
 use tonic::{Request, Status, metadata::AsciiMetadataValue, transport::Channel};
 use tonic_types::StatusExt as _;
 use uuid::Uuid;
@@ -31,7 +34,8 @@ const TOKEN: &str = "MICROBLOG_TOKEN";
 ///
 /// Requests and answers are Protobuf JSON: field names in requests may be as in the proto files, and
 /// 64-bit numbers in answers are strings. If a request has a field `request_id` that is not given, a
-/// random UUID is sent. Streams print a line for each message, until they are interrupted.
+/// random UUID is sent. Streams print a line for each message with something new, until they are
+/// interrupted.
 ///
 /// Login stores its session token in $XDG_STATE_HOME/microblog/sessions.json, which only its owner may
 /// read; $XDG_STATE_HOME is ~/.local/state by default. Later calls of the same gateway URL send this
@@ -233,13 +237,26 @@ async fn print_stream(
     let explain = |status| explain(&status, credentials);
     let messages = raw_call::server_streaming(channel, path, request).await;
     let mut messages = messages.map_err(explain)?;
+    let mut silence = DynamicMessage::new(method.output());
     while let Some(message) = messages.message().await.map_err(explain)? {
         let message = DynamicMessage::decode(method.output(), message)?;
+        if message == silence {
+            continue;
+        }
         if !print(&serde_json::to_string(&message)?)? {
             break;
         }
+        silence = without_lists(message);
     }
     Ok(())
+}
+
+/// Returns a message without its lists: what a stream repeats after silence.
+fn without_lists(mut message: DynamicMessage) -> DynamicMessage {
+    for list in message.descriptor().fields().filter(FieldDescriptor::is_list) {
+        message.clear_field(&list);
+    }
+    message
 }
 
 /// Returns the error of a call, with what to do about it.

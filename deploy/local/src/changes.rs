@@ -120,6 +120,8 @@ struct CursorLine<'a> {
 enum End {
     /// The reader of standard output has closed it.
     Closed,
+    /// Standard output fails.
+    Output(io::Error),
     Failed(Status),
 }
 
@@ -136,6 +138,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     match ended {
         Ok(()) | Err(End::Closed) => Ok(ExitCode::SUCCESS),
+        Err(End::Output(error)) => Err(error).context("cannot write to standard output"),
         Err(End::Failed(status)) => Err(anyhow!(remote::error_message(&status))),
     }
 }
@@ -149,12 +152,10 @@ struct Feed {
 impl Feed {
     /// Prints changes behind a cursor. Opens a stream again that fails for the moment.
     async fn print_changes(&self, mut cursor: String) -> Result<(), End> {
+        let mut has_begun = false;
         loop {
-            match self.print_until_failure(&mut cursor).await {
-                // A status with a source is a broken connection, not a response.
-                Err(End::Failed(status))
-                    if remote::is_transient(&status) || status.source().is_some() =>
-                {
+            match self.print_until_failure(&mut cursor, &mut has_begun).await {
+                Err(End::Failed(status)) if may_go_on(&status, has_begun) => {
                     eprintln!("interrupted, retrying: {}", remote::error_message(&status));
                     sleep(RETRY_DELAY).await;
                 }
@@ -163,7 +164,12 @@ impl Feed {
         }
     }
 
-    async fn print_until_failure(&self, cursor: &mut String) -> Result<(), End> {
+    /// Prints changes until the stream ends. Sets `has_begun` once a message has arrived.
+    async fn print_until_failure(
+        &self,
+        cursor: &mut String,
+        has_begun: &mut bool,
+    ) -> Result<(), End> {
         let request = WatchRequest { kinds: self.kinds.clone(), cursor: cursor.clone() };
         let mut messages = self
             .client
@@ -174,7 +180,7 @@ impl Feed {
             .into_inner();
         while let Some(message) = messages.message().await.map_err(End::Failed)? {
             print(&message.changes, &message.cursor)?;
-            *cursor = message.cursor;
+            (*cursor, *has_begun) = (message.cursor, true);
         }
         Err(End::Failed(Status::unavailable("the gateway has ended the stream")))
     }
@@ -202,6 +208,15 @@ impl Feed {
     }
 }
 
+/// Returns whether a stream that ended may go on. Once it has worked, an end without a reason is that of
+/// a proxy in between, whatever its code.
+fn may_go_on(status: &Status, has_begun: bool) -> bool {
+    // A status with a source is a broken connection, not a response.
+    remote::is_transient(status)
+        || status.source().is_some()
+        || has_begun && remote::reason(status).is_empty()
+}
+
 fn print(changes: &[Change], cursor: &str) -> Result<(), End> {
     let write = || {
         let mut output = io::stdout().lock();
@@ -217,7 +232,7 @@ fn print(changes: &[Change], cursor: &str) -> Result<(), End> {
     };
     write().map_err(|error: io::Error| match error.kind() {
         ErrorKind::BrokenPipe => End::Closed,
-        _ => End::Failed(Status::internal(format!("standard output: {error}"))),
+        _ => End::Output(error),
     })
 }
 

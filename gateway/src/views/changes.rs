@@ -15,7 +15,7 @@ use microblog_proto::{
     common::{ChangeKind, FeedPage, FeedPosition, FeedQuery},
     gateway::{SnapshotRequest, SnapshotResponse, WatchRequest, WatchResponse},
 };
-use tokio::time::timeout;
+use tokio::time::{timeout, timeout_at};
 use tonic::Status;
 
 use self::sources::{Pages, Source};
@@ -156,9 +156,18 @@ struct Snapshot {
 impl Snapshot {
     /// Returns the next message.
     async fn step(mut self) -> Result<Option<(SnapshotResponse, Self)>, Status> {
+        let heartbeat_at = self.right.gateway.heartbeat_at();
         while let Some((source, pages)) = self.sources.front_mut() {
             self.right.check(&self.kinds)?;
-            let page = pages.try_next().await?.ok_or_else(errors::unavailable)?;
+            let page = match heartbeat_at {
+                Some(at) => timeout_at(at, pages.try_next()).await,
+                None => Ok(pages.try_next().await),
+            };
+            // A service may find nothing for long among what has ended.
+            let Ok(page) = page else {
+                return Ok(Some((SnapshotResponse::default(), self)));
+            };
+            let page = page?.ok_or_else(errors::unavailable)?;
             if page.position.is_some() {
                 self.cursor.set(*source, &page)?;
             }

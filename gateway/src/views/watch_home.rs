@@ -69,6 +69,10 @@ impl Watched for Home {
         let posts = followed_posts(gateway, viewer, &entries).await?;
         Ok(WatchHomeResponse { posts, since_token })
     }
+
+    fn heartbeat(since_token: String) -> WatchHomeResponse {
+        WatchHomeResponse { posts: Vec::new(), since_token }
+    }
 }
 
 /// Returns the posts of entries as the viewer sees them now, from authors that the viewer follows. If an

@@ -73,4 +73,8 @@ impl Watched for Notices {
     fn is_empty(message: &WatchNoticesResponse) -> bool {
         message.notices.is_empty()
     }
+
+    fn heartbeat(since_token: String) -> WatchNoticesResponse {
+        WatchNoticesResponse { notices: Vec::new(), since_token }
+    }
 }

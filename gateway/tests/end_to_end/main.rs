@@ -13,6 +13,7 @@ mod deletions;
 mod error_precedence;
 mod errors;
 mod graph;
+mod heartbeats;
 mod invalid_account_requests;
 mod invalid_post_requests;
 mod invalid_requests;

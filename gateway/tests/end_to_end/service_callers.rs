@@ -39,10 +39,21 @@ pub(crate) struct Callers {
 impl Callers {
     /// Starts a gateway of a system with one caller, `search`, that has these rights.
     pub(crate) fn start(system: &System, methods: &[&str], rest: &str) -> Self {
+        Self::start_with(system, methods, rest, &[])
+    }
+
+    /// Starts the same with further flags.
+    pub(crate) fn start_with(
+        system: &System,
+        methods: &[&str],
+        rest: &str,
+        flags: &[&str],
+    ) -> Self {
         let files = Files::new();
         write(&files, "search", methods, rest);
         let flag = format!("--callers-file={}", files.path("callers.json").display());
-        let config = configured(&[&flag, "--max-change-streams-per-caller=8"]);
+        let own = [flag.as_str(), "--max-change-streams-per-caller=8"];
+        let config = configured(&[&own, flags].concat());
         let service = gateway_service(&config, system.peers.clone(), Worker::ONLY);
         let peer = Peer::local(&service, &config.chassis);
         let gateway = GatewayServiceClient::new(peer.clone());

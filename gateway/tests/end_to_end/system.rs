@@ -238,14 +238,14 @@ pub(crate) fn ids(users: &[gateway::ListedUser]) -> Vec<u64> {
     users.iter().map(|listed| listed.user.as_ref().unwrap().id).collect()
 }
 
-/// Returns the gateway's configuration without rate limits.
+/// Returns the gateway's configuration without rate limits and heartbeats.
 pub(crate) fn config() -> Config {
     configured(&[])
 }
 
 /// Returns the same with further flags.
 pub(crate) fn configured(flags: &[&str]) -> Config {
-    const UNLIMITED: [&str; 13] = [
+    const UNLIMITED: [&str; 14] = [
         "--follows-per-minute=0",
         "--likes-per-minute=0",
         "--post-calls-per-minute=0",
@@ -259,6 +259,7 @@ pub(crate) fn configured(flags: &[&str]) -> Config {
         "--availability-checks-per-minute-total=0",
         "--max-watches-per-viewer=0",
         "--max-change-streams-per-caller=0",
+        "--watch-heartbeat-ms=0",
     ];
     let name = |flag: &str| flag.split('=').next().map(str::to_owned);
     let is_set = |own: &&str| flags.iter().any(|flag| name(flag) == name(own));

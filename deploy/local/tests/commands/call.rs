@@ -6,6 +6,8 @@ use std::{
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    thread,
+    time::Duration,
 };
 
 use microblog_testkit::PATIENCE;
@@ -68,9 +70,11 @@ fn ended(mut command: Command, input: &str) -> Ended {
     }
 }
 
-/// Starts a launcher with accounts that follow each other.
+/// Starts a launcher with accounts that follow each other, whose streams are never silent for long.
 fn start(directory: &Path) -> Launcher {
-    let launcher = Launcher::start(&directory.join("data"), &[]);
+    let mut command = Command::new(PROGRAM);
+    command.env("MICROBLOG_WATCH_HEARTBEAT_MS", "20");
+    let launcher = Launcher::start_by(command, &directory.join("data"), &[]);
     let urls = ["--user-url", &launcher.url(1), "--relation-url", &launcher.url(2)];
     let import = [&["import", "-", "--password", PASSWORD], &urls[..]].concat();
     let imported = run(&import, "ada bob\nbob ada\ncleo ada\n");
@@ -181,15 +185,25 @@ fn call_prints_each_message_of_a_stream_at_once() {
     let output = dir.path().join("stream");
     let mut watch = ada.command(&["WatchHome"]);
     let mut watch = watch.stdout(File::create(&output).unwrap()).spawn().unwrap();
-    eventually("a post is printed", PATIENCE, || {
-        bob.answer(&["Publish", r#"{"text": "hello"}"#]);
+    let messages = || {
         let printed = fs::read_to_string(&output).unwrap();
         let lines = printed.split_inclusive('\n').filter(|line| line.ends_with('\n'));
-        let mut messages = lines.map(|line| serde_json::from_str::<Value>(line).unwrap());
-        messages.any(|message| message["posts"][0]["post"]["text"] == "hello")
-    });
+        lines.map(|line| serde_json::from_str::<Value>(line).unwrap()).collect::<Vec<_>>()
+    };
+    let printed =
+        |text: &str| messages().iter().any(|message| message["posts"][0]["post"]["text"] == text);
+    for text in ["hello", "hello again"] {
+        eventually("a post is printed", PATIENCE, || {
+            bob.answer(&["Publish", &format!(r#"{{"text": "{text}"}}"#)]);
+            printed(text)
+        });
+        // Time for many messages without posts.
+        thread::sleep(Duration::from_secs(1));
+    }
     watch.kill().unwrap();
     watch.wait().unwrap();
+    let silent = messages().iter().filter(|message| message["posts"].is_null()).count();
+    assert_eq!(silent, 1, "the first message: {:?}", messages());
 
     // The reader closes the pipe after some bytes.
     let mut watch = ada.command(&["WatchHome"]);

@@ -63,6 +63,7 @@ use crate::{
 pub struct Peer {
     target: Target,
     default_timeout: Duration,
+    max_timeout: Duration,
     /// Keys that sign the identity of remote calls.
     keys: Option<KeyFile>,
 }
@@ -134,12 +135,13 @@ impl Peer {
     }
 
     fn new(target: Target, config: &Config) -> Self {
-        let default_timeout = Duration::from_millis(config.default_timeout_ms);
-        Self { target, default_timeout, keys: config.identity_key_file.clone() }
+        let [default_timeout, max_timeout] =
+            [config.default_timeout_ms, config.max_timeout_ms].map(Duration::from_millis);
+        Self { target, default_timeout, max_timeout, keys: config.identity_key_file.clone() }
     }
 
     /// Returns the deadline of a call: the earlier of its own `grpc-timeout` and the current call's
-    /// deadline, or else the default.
+    /// deadline, or else the default. A stream's deadline may be far away: its calls do not wait as long.
     fn deadline(
         &self,
         headers: &HeaderMap,
@@ -147,12 +149,13 @@ impl Peer {
         caller: Option<&Context>,
     ) -> Option<Instant> {
         let own = metadata::timeout(headers).ok().flatten();
-        let own = own.map(|timeout| Instant::now() + timeout);
-        match (own, caller.and_then(|caller| caller.deadline)) {
-            (Some(own), Some(call)) => Some(own.min(call)),
-            (Some(only), None) | (None, Some(only)) => Some(only),
-            (None, None) if method.streaming => None,
-            (None, None) => Some(Instant::now() + self.default_timeout),
+        let now = Instant::now();
+        let own = own.map(|timeout| now + timeout);
+        let given = own.into_iter().chain(caller.and_then(|caller| caller.deadline)).min();
+        match given {
+            given if method.streaming => given,
+            Some(given) => Some(given.min(now + self.max_timeout)),
+            None => Some(now + self.default_timeout),
         }
     }
 }

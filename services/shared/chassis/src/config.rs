@@ -81,7 +81,8 @@ pub struct Config {
           value_parser = clap::value_parser!(u64).range(1..))]
     pub default_timeout_ms: u64,
 
-    /// Maximum deadline of a call, in milliseconds; a longer one is capped
+    /// Maximum deadline of a call, in milliseconds; a longer one is capped, except that of a streaming
+    /// call
     #[arg(long, env = "MICROBLOG_MAX_TIMEOUT_MS", value_name = "MS", default_value_t = 60_000,
           value_parser = clap::value_parser!(u64).range(1..))]
     pub max_timeout_ms: u64,

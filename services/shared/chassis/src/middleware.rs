@@ -199,6 +199,8 @@ fn deadline(
 ) -> Result<Option<Instant>, Status> {
     let server_state = &call.server_state;
     let timeout = match metadata::timeout(headers).map_err(|invalid| status::invalid([invalid]))? {
+        // Without one, a stream has no end at all.
+        Some(timeout) if method.streaming => timeout,
         Some(timeout) => timeout.min(server_state.max_timeout),
         None if method.streaming => return Ok(None),
         None => server_state.default_timeout,

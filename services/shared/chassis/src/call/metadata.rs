@@ -67,12 +67,13 @@ pub(crate) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, Invalid> 
     parse_timeout(value.as_bytes()).ok_or_else(invalid).map(Some)
 }
 
-/// Writes the timeout of an outgoing call, to the microsecond below 100 seconds.
+/// Writes the timeout of an outgoing call, to the microsecond below 100 seconds, and to the millisecond
+/// below a day.
 pub(crate) fn set_timeout(headers: &mut HeaderMap, timeout: Duration) {
-    let micros = timeout.as_micros();
-    let text = match micros {
-        0..100_000_000 => format!("{micros}u"),
-        _ => format!("{}m", timeout.as_millis().min(99_999_999)),
+    let text = match timeout.as_secs() {
+        0..100 => format!("{}u", timeout.as_micros()),
+        100..86_400 => format!("{}m", timeout.as_millis()),
+        seconds => format!("{}S", seconds.min(99_999_999)),
     };
     if let Ok(value) = HeaderValue::from_str(&text) {
         headers.insert(GRPC_TIMEOUT, value);
@@ -139,7 +140,8 @@ mod tests {
 
     #[test]
     fn written_timeouts_round_trip() {
-        for timeout in [Duration::ZERO, Duration::from_millis(1500), Duration::from_secs(7200)] {
+        let seconds = [0, 99, 100, 7_200, 86_400, 99_999_999].map(Duration::from_secs);
+        for timeout in seconds.into_iter().chain([Duration::from_millis(1500)]) {
             let mut headers = HeaderMap::new();
             set_timeout(&mut headers, timeout);
             assert_eq!(super::timeout(&headers), Ok(Some(timeout)));

@@ -5,9 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures::{StreamExt as _, stream};
+use futures::{FutureExt as _, StreamExt as _, stream};
 use microblog_chassis::{Config, Peer, context};
-use microblog_proto::user::{VerifyRequest, VerifyResponse};
+use microblog_proto::user::{
+    VerifyRequest, VerifyResponse, user_service_client::UserServiceClient,
+};
 use tonic::{Code, Request};
 
 use crate::support::{Server, Stub, code_and_reason, config, get, request};
@@ -46,29 +48,65 @@ async fn deadline_is_capped_at_the_maximum() {
     assert_deadline_exceeded(&server.client().get_user_by_name(request(LONG)).await.unwrap_err());
 }
 
+fn verify(timeout: Option<Duration>) -> Request<VerifyRequest> {
+    let mut request = Request::new(VerifyRequest::default());
+    timeout.into_iter().for_each(|timeout| request.set_timeout(timeout));
+    request
+}
+
 #[tokio::test]
 async fn stream_ends_at_its_deadline() {
-    let server = Server::start(stuck().service(), short(|config| config.max_timeout_ms = 50));
-    let mut request = Request::new(VerifyRequest::default());
-    request.set_timeout(Duration::from_secs(30));
+    let server = Server::start(stuck().service(), config());
+    // The client enforces its timeout until the headers only.
+    let request = verify(Some(Duration::from_secs(2)));
     let mut answers = server.client().verify(request).await.unwrap().into_inner();
     answers.next().await.unwrap().unwrap();
     assert_deadline_exceeded(&answers.next().await.unwrap().unwrap_err());
 }
 
 #[tokio::test]
-async fn stream_without_a_deadline_is_unlimited() {
+async fn stream_has_the_deadline_of_its_caller_or_none() {
     let slow = || {
         let later = async {
-            tokio::time::sleep(Duration::from_millis(200)).await;
+            tokio::time::sleep(Duration::from_millis(1500)).await;
             Ok(VerifyResponse::default())
         };
         stream::once(later).boxed()
     };
-    let config = short(|config| config.default_timeout_ms = 50);
-    let server = Server::start(Stub::new().verify(slow).service(), config);
-    let answers = server.client().verify(VerifyRequest::default()).await.unwrap().into_inner();
-    assert!(answers.map(Result::unwrap).count().await == 1);
+    let config = short(|config| (config.default_timeout_ms, config.max_timeout_ms) = (500, 500));
+    let inner = Server::start(Stub::new().verify(slow).service(), config.clone());
+    let local = Peer::local(&Stub::new().verify(slow).service(), &config);
+    for peer in [inner.peer(), local] {
+        let relay = move || {
+            let mut client = UserServiceClient::new(peer.clone());
+            let answers = async move { client.verify(verify(None)).await.unwrap().into_inner() };
+            answers.flatten_stream().boxed()
+        };
+        let server = Server::start(Stub::new().verify(relay).service(), config.clone());
+        for timeout in [None, LONG] {
+            let answers = server.client().verify(verify(timeout)).await.unwrap().into_inner();
+            assert_eq!(answers.map(Result::unwrap).count().await, 1, "{timeout:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn calls_of_a_long_stream_have_the_longest_deadline_of_a_call() {
+    let config = short(|config| config.max_timeout_ms = 50);
+    let inner = Server::start(stuck().service(), self::config());
+    let remote = Peer::remote(&inner.url(), &config).unwrap();
+    for peer in [remote, Peer::local(&stuck().service(), &config)] {
+        let calling = move || {
+            let peer = peer.clone();
+            stream::once(async move { Err(get(peer, "").await.unwrap_err()) }).boxed()
+        };
+        let server = Server::start(Stub::new().verify(calling).service(), self::config());
+        let started = Instant::now();
+        let mut answers = server.client().verify(verify(LONG)).await.unwrap().into_inner();
+        assert_deadline_exceeded(&answers.next().await.unwrap().unwrap_err());
+        // Otherwise, the call would take as long as the stream may.
+        assert!(started.elapsed() < Duration::from_secs(20));
+    }
 }
 
 #[tokio::test]

@@ -1,16 +1,13 @@
 //! What service callers do: a metric of their calls, and the audit log of those that may change
 //! something.
 
-use microblog_chassis::status;
+use microblog_chassis::{AUDIT_TARGET, status};
 use microblog_domain::UserId;
 use microblog_proto::common::ErrorReason;
 use opentelemetry::{KeyValue, global, metrics::Counter};
 use tonic::{Code, Status};
 
 use crate::callers::{AuthenticatedCaller, is_read};
-
-/// The target of the audit log's lines.
-const TARGET: &str = "microblog::audit";
 
 /// The metric of service callers.
 pub(crate) struct CallerMetrics(Counter<u64>);
@@ -76,7 +73,7 @@ impl Drop for CallerCall<'_> {
         metrics.count(caller, *code);
         if is_read(method) != Some(true) {
             let viewer = acts_for.map(UserId::get);
-            tracing::info!(target: TARGET, caller, viewer, method, ?code, "call of a service caller");
+            tracing::info!(target: AUDIT_TARGET, caller, viewer, method, ?code, "call of a service caller");
         }
     }
 }

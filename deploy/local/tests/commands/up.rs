@@ -59,6 +59,28 @@ fn imported_data_persist_and_an_interrupt_stops_everything() {
 }
 
 #[test]
+fn changes_of_service_callers_are_in_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let callers = dir.path().join("callers.json");
+    // printf %s secret | sha256sum
+    let content = r#"{"callers": [{"name": "sso", "methods": ["EnsureUser"], "issuers": ["sso"],
+        "secrets_sha256": ["2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b"]}]}"#;
+    fs::write(&callers, content).unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.env("MICROBLOG_CALLERS_FILE", &callers).env_remove("MICROBLOG_LOG");
+    let mut launcher = Launcher::start_by(command, &dir.path().join("data"), &[]);
+    launcher.import(EDGES);
+    assert!(!launcher.output().contains("audit"), "{}", launcher.output());
+    let request = r#"{"issuer": "sso", "external_id": "1", "name": "eve"}"#;
+    let url = launcher.url(0);
+    let call = ["call", "EnsureUser", request, "--caller", "sso:secret", "--gateway-url", &url];
+    assert_eq!(run(&call, "").code, Some(0));
+    launcher.wait_for_output("microblog::audit");
+    launcher.wait_for_output("EnsureUser");
+    assert!(!launcher.output().contains("microblog::call"), "{}", launcher.output());
+}
+
+#[test]
 fn the_demo_passes_and_deletes_its_data() {
     let dir = tempfile::tempdir().unwrap();
     let launcher = Launcher::start(&dir.path().join("data"), &[]);

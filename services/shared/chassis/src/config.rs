@@ -175,8 +175,9 @@ pub struct Config {
     #[arg(long, env = "MICROBLOG_IDENTITY_KEY_FILE", value_name = "FILE")]
     pub identity_key_file: Option<KeyFile>,
 
-    /// Log filter: a level (error, warn, info, debug, trace), or a list of target=level; the access
-    /// log has the target microblog::call
+    /// Log filter: a level (error, warn, info, debug, trace), or a list of target=level. The access log
+    /// has the target microblog::call. The audit log of service callers, microblog::audit, is at info
+    /// unless the filter names it
     #[arg(long, env = "MICROBLOG_LOG", value_name = "FILTER", default_value = "info")]
     pub log: String,
 

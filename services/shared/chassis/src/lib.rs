@@ -55,6 +55,7 @@ pub use methods::is_read;
 pub use microblog_files::TlsError;
 pub use server::{ServeError, connection::Connection, process::run, serve};
 pub use service::{File, Handler, Probe, Service, ServiceListener, Web, Worker};
+pub use telemetry::AUDIT_TARGET;
 
 /// The version of microblog, for `--version`: with the commit and the build profile.
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("MICROBLOG_BUILD"), ")");

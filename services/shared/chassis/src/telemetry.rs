@@ -43,6 +43,9 @@ use crate::config::Config;
 // An unreachable collector must not delay the exit.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// The target of the audit log: what callers with rights of their own have changed.
+pub const AUDIT_TARGET: &str = "microblog::audit";
+
 /// Why telemetry cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TelemetryError {
@@ -86,7 +89,7 @@ impl Telemetry {
     /// Sets up telemetry for the process. Must be called inside the runtime that drives the
     /// exporters' connections.
     pub(crate) fn start(config: &Config, trace_id: TraceId) -> Result<Self, TelemetryError> {
-        let filter = EnvFilter::builder().parse(&config.log)?;
+        let filter = log_filter(&config.log)?;
         let settings = Settings::of(config);
         let (traces_endpoint, metrics_endpoint) =
             (settings.traces_endpoint.as_deref(), settings.metrics_endpoint.as_deref());
@@ -154,6 +157,16 @@ impl Telemetry {
     }
 }
 
+/// Returns the filter of log lines. It has the audit log at INFO, unless it names that target.
+fn log_filter(text: &str) -> Result<EnvFilter, ParseError> {
+    let filter = EnvFilter::builder().parse(text)?;
+    let names_audit = |directive: &str| directive.split(['=', '[']).next() == Some(AUDIT_TARGET);
+    if text.split(',').any(names_audit) {
+        return Ok(filter);
+    }
+    Ok(filter.add_directive(format!("{AUDIT_TARGET}=info").parse()?))
+}
+
 fn serve(at: SocketAddr) -> Result<AbortOnDropHandle<()>, TelemetryError> {
     let listened = prometheus::serve(at);
     let (address, work) = listened.map_err(|error| TelemetryError::Listener(at, error))?;
@@ -190,4 +203,48 @@ fn executable() -> String {
     let called = env::args_os().next().map(PathBuf::from);
     let name = called.as_deref().and_then(Path::file_stem).and_then(OsStr::to_str);
     name.unwrap_or("microblog").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read as _, Seek as _},
+        sync::Arc,
+    };
+
+    use super::*;
+
+    /// Returns which of three lines a filter lets through: an access log line, an audit line at INFO,
+    /// and one at DEBUG.
+    fn logged(filter: &str) -> [bool; 3] {
+        let mut file = tempfile::tempfile().unwrap();
+        let lines = tracing_subscriber::fmt::layer()
+            .with_writer(Arc::new(file.try_clone().unwrap()))
+            .with_ansi(false);
+        let subscriber = tracing_subscriber::registry().with(log_filter(filter).unwrap());
+        tracing::subscriber::with_default(subscriber.with(lines), || {
+            tracing::info!(target: "microblog::call", "access");
+            tracing::info!(target: AUDIT_TARGET, "change");
+            tracing::debug!(target: AUDIT_TARGET, "detail");
+        });
+        file.rewind().unwrap();
+        let mut log = String::new();
+        file.read_to_string(&mut log).unwrap();
+        ["access", "change", "detail"].map(|line| log.contains(line))
+    }
+
+    #[test]
+    fn only_a_filter_that_names_the_audit_log_leaves_it_out() {
+        for filter in ["warn", "error", "off", "", "microblog=off", "warn,microblog::call=error"] {
+            assert_eq!(logged(filter), [false, true, false], "{filter}");
+        }
+        assert_eq!(logged("info"), [true, true, false]);
+        assert_eq!(logged("warn,microblog::call=info"), [true, true, false]);
+        for filter in ["info,microblog::audit=off", "info,microblog::audit=warn"] {
+            assert_eq!(logged(filter), [true, false, false], "{filter}");
+        }
+        assert_eq!(logged("off,microblog::audit=debug"), [false, true, true]);
+        assert_eq!(logged("warn,microblog::audit"), [false, true, true], "all of it");
+        assert!(log_filter("warn,microblog::call=loud").is_err());
+    }
 }

@@ -67,7 +67,6 @@ impl Delivery {
             (Mode::Hybrid, FanoutState::OnRead) => Kind::Reevaluate,
             (Mode::Hybrid | Mode::Push, _) => Kind::Push,
         };
-        // An earlier attempt may have pushed the post already.
-        Some(Job::of_post(kind, post, !published.is_new))
+        Some(Job::of_post(kind, post))
     }
 }

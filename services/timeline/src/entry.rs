@@ -111,36 +111,8 @@ pub(crate) fn newest(mut entries: Vec<Entry>, max: usize) -> Vec<Entry> {
     entries
 }
 
-/// Sorts entries newest first and deduplicates them. Expects them in insertion order: mostly oldest
-/// first.
-pub(crate) fn newest_first(mut entries: Vec<Entry>) -> Vec<Entry> {
-    entries.reverse();
-    if !is_newest_first(&entries) {
-        if !insert_into_order(&mut entries) {
-            entries.sort_by_key(|entry| Reverse(entry.post));
-        }
-        entries.dedup_by_key(|entry| entry.post);
-    }
-    entries
-}
-
 fn is_newest_first(entries: &[Entry]) -> bool {
     entries.is_sorted_by(|one, next| one.post > next.post)
-}
-
-/// Insertion sort, newest first. Returns false, with the entries partly sorted, if it would move
-/// more than four places per entry on average.
-fn insert_into_order(entries: &mut [Entry]) -> bool {
-    let mut moves_left = 4 * entries.len();
-    for place in 1..entries.len() {
-        let (before, entry) = (&entries[..place], entries[place]);
-        let older = before.iter().rev().take_while(|other| other.post < entry.post);
-        let moves = older.take(moves_left + 1).count();
-        let Some(left) = moves_left.checked_sub(moves) else { return false };
-        entries[place - moves..=place].rotate_right(1);
-        moves_left = left;
-    }
-    true
 }
 
 fn word(record: &[u8], at: usize) -> u64 {
@@ -208,18 +180,6 @@ mod tests {
     fn newest_sorts_and_deduplicates() {
         assert_eq!(newest(of_posts([5, 9, 5, 1, 7]), 3), of_posts([9, 7, 5]));
         assert_eq!(newest(of_posts([]), 3), []);
-        assert_eq!(newest_first(of_posts([])), []);
-        assert_eq!(newest_first(of_posts([1, 2, 3])), of_posts([3, 2, 1]));
-    }
-
-    #[test]
-    fn insertion_sort_gives_up_on_unsorted_input() {
-        // Each entry would move past all entries before it.
-        let mut entries = of_posts((1..=100).chain(200..=300));
-        assert!(!insert_into_order(&mut entries));
-        let mut nearly = of_posts([9, 8, 6, 7, 5, 5, 4, 2, 3]);
-        assert!(insert_into_order(&mut nearly));
-        assert_eq!(nearly, of_posts([9, 8, 7, 6, 5, 5, 4, 3, 2]));
     }
 
     proptest! {
@@ -236,7 +196,6 @@ mod tests {
             let mut expected = posts.clone();
             expected.sort_unstable_by(|a, b| b.cmp(a));
             expected.dedup();
-            prop_assert_eq!(newest_first(of_posts(posts.clone())), of_posts(expected.clone()));
             expected.truncate(max);
             prop_assert_eq!(newest(of_posts(posts), max), of_posts(expected));
         }

@@ -26,22 +26,20 @@ pub(crate) struct Fanout {
 }
 
 impl Fanout {
-    /// Runs a step of a job and returns the rest of the job. Steps are idempotent; `is_repeat` says
-    /// that an earlier attempt may have run.
-    pub(crate) async fn step(&self, job: &Job, is_repeat: bool) -> Result<Option<Job>, Error> {
+    /// Runs a step of a job and returns the rest of the job. Steps are idempotent.
+    pub(crate) async fn step(&self, job: &Job) -> Result<Option<Job>, Error> {
         match job.kind() {
-            Kind::Push => self.push(job, is_repeat).await,
+            Kind::Push => self.push(job).await,
             Kind::SwitchToRead => self.switch_to_read(job).await,
             Kind::Reevaluate => self.reevaluate(job).await,
             Kind::Unspecified => Ok(None),
         }
     }
 
-    async fn push(&self, job: &Job, is_repeat: bool) -> Result<Option<Job>, Error> {
+    async fn push(&self, job: &Job) -> Result<Option<Job>, Error> {
         let Some(post) = job.post() else { return Ok(None) };
         let followers = self.followers(post.author, job).await?;
-        let once = is_repeat || job.is_repeat;
-        let written = self.store.push(&post, &followers.users, once).await?;
+        let written = self.store.push(&post, &followers.users).await?;
         self.metrics.delivered(written);
         let done = job.followers_done + followers.users.len() as u64;
         self.switch.enqueue_if_due(post.author, job.followers_done..done).await?;
@@ -69,7 +67,7 @@ impl Fanout {
         if !self.switch.switch_back(post.author, followers).await? {
             return Ok(None);
         }
-        Ok(Some(Job::of_post(Kind::Push, &post, job.is_repeat).with_traceparent(&job.traceparent)))
+        Ok(Some(Job::of_post(Kind::Push, &post).with_traceparent(&job.traceparent)))
     }
 
     async fn followers(&self, author: UserId, job: &Job) -> Result<Followers, Error> {

@@ -4,8 +4,8 @@
 //! **Claims.** While a worker runs a step, it resets the step's idle time every `RENEWAL_PERIOD`. A
 //! worker that finds a step idle for `ABANDONED_AFTER` claims it if it is still idle when the claim
 //! runs. The second check matters after a stall of Redis: every pending step is idle until Redis
-//! has read the renewals sent meanwhile. A wrong claim is harmless: the step runs twice, the second
-//! time with a check for duplicates, and readers show an entry once.
+//! has read the renewals sent meanwhile. A wrong claim is harmless: a home timeline takes
+//! a post once.
 
 use std::{
     collections::HashSet,
@@ -159,7 +159,7 @@ impl FanoutWorkers {
         };
         let done = async {
             tokio::select! {
-                done = timeout(STEP_MAX, self.advance(step, job, is_repeat)) => {
+                done = timeout(STEP_MAX, self.advance(step, job)) => {
                     done.unwrap_or_else(timed_out)
                 }
                 never = self.renew_claim(step) => never,
@@ -198,10 +198,10 @@ impl FanoutWorkers {
         }
     }
 
-    async fn advance(&self, step: &Step, job: &Job, is_repeat: bool) -> Result<(), Error> {
+    async fn advance(&self, step: &Step, job: &Job) -> Result<(), Error> {
         // Never closed.
         let _permit = self.permits.acquire().await;
-        let rest = match self.fanout.step(job, is_repeat).await {
+        let rest = match self.fanout.step(job).await {
             // The relation service does not accept the page token any more.
             Err(Error::Relation(status)) if status.code() == Code::InvalidArgument => {
                 Some(job.restarted())

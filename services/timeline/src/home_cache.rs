@@ -4,11 +4,15 @@
 //! Invariants, under concurrent writes and crashes:
 //!
 //! 1. While a cached home timeline exists, each post of a followed author with fan-out on write is
-//!    in it, or its push is pending, or the author's follow is newer than the version of the cache.
+//!    in it, or it is full of newer ones, or the push is pending, or the author's follow is newer than
+//!    the version of the cache.
 //! 2. Each followed author with fan-out on read is in the list of pulled authors, or is about to be
 //!    added by a job, or the follow is newer than the version of the cache.
 //!
-//! So the version never exceeds the settled version. Until a follow is settled, fan-out on write
+//! So a full cache is complete down to its oldest post, whatever order posts come in and however often,
+//! and any other one is complete. The functions keep its records in the order of posts.
+//!
+//! The version never exceeds the settled version. Until a follow is settled, fan-out on write
 //! misses the follower, and each read checks for new follows.
 //!
 //! To hold this, the builder creates the key before it reads any post, and a post is in its user
@@ -18,20 +22,20 @@
 
 use std::{sync::Arc, time::Duration};
 
-use microblog_domain::{PostId, UserId};
+use microblog_domain::UserId;
 use tokio::{
     sync::Semaphore,
     time::{Instant, sleep, timeout},
 };
 
 use crate::{
-    entry::{Entry, newest, newest_first},
+    entry::{Entry, newest},
     error::Error,
     fanout_on_read::AuthorLists,
     graph::Graph,
     list::HOME_MAX,
     metrics::{BuildReason, Metrics},
-    store::{BuildLease, FanoutState, Head, Home, Replacement, Store},
+    store::{BuildLease, FanoutState, Home, Replacement, Store},
 };
 
 /// How long a reader waits for a build: longer than the build lease, shorter than a caller's
@@ -48,9 +52,6 @@ pub(crate) const BUILD_MAX: Duration = Duration::from_secs(10);
 /// thousands of followings.
 const BUILDS_AT_ONCE: usize = 16;
 
-/// The number of oldest posts of a full home timeline among which posts may be missing.
-const UNCERTAIN: usize = 200;
-
 /// The home timeline cache.
 #[derive(Clone)]
 pub(crate) struct HomeCache {
@@ -65,17 +66,6 @@ pub(crate) struct HomeCache {
 struct AuthorPosts {
     entries: Vec<Entry>,
     pulled_authors: Vec<UserId>,
-}
-
-/// Returns the post down to which a home timeline is complete, from its posts newest first. Returns
-/// `None` if it was never full.
-///
-/// In a full ring, a new post overwrites the one that was inserted first, which may be newer than
-/// posts inserted late. No post is missing above the oldest 200 unless 200 older posts were
-/// inserted after it.
-pub(crate) fn complete_down_to(head: &Head, entries: &[Entry]) -> Option<PostId> {
-    let uncertain = entries.len().saturating_sub(UNCERTAIN);
-    entries.get(uncertain).filter(|_| head.is_full).map(|entry| entry.post)
 }
 
 impl HomeCache {
@@ -199,18 +189,10 @@ impl HomeCache {
         // Read after the edition began: the replacement keeps posts pushed later.
         let Some(home) = self.store.home(reader).await? else { return self.rebuilt(reader).await };
         let followings = self.graph.followings(reader, home.head.version).await?;
-        let AuthorPosts { entries: mut fetched, mut pulled_authors } =
+        let AuthorPosts { entries: fetched, mut pulled_authors } =
             self.fetch_authors(reader, followings.authors).await?;
-        let kept = newest_first(home.entries);
-        // The uncertain part must not grow.
-        let complete_down_to = complete_down_to(&home.head, &kept);
-        fetched.retain(|entry| complete_down_to.is_none_or(|sure| entry.post >= sure));
+        let kept = home.entries.into_iter().rev();
         let mut entries = newest(fetched.into_iter().chain(kept).collect(), HOME_MAX);
-        // Deduplication removed entries. A full timeline that looks not full would count as
-        // complete.
-        if home.head.is_full && entries.len() < HOME_MAX {
-            return self.rebuilt(reader).await;
-        }
         entries.reverse();
         pulled_authors.extend(home.pulled_authors);
         pulled_authors.sort_unstable();

@@ -1,5 +1,6 @@
 //! Fan-out jobs: the entries of the fan-out streams. Replicas of two versions may read each other's
-//! jobs, so a job is a protobuf message. New fields may be added; existing ones must not change.
+//! jobs, so a job is a protobuf message. New fields may be added; existing ones must not change. Tag 6 was
+//! in use.
 
 use std::time::{Duration, SystemTime};
 
@@ -43,9 +44,6 @@ pub struct Job {
     /// Whether the post has a text.
     #[prost(bool, tag = "5")]
     pub has_text: bool,
-    /// Whether an earlier attempt may have pushed the post. The push then checks for duplicates.
-    #[prost(bool, tag = "6")]
-    pub is_repeat: bool,
     /// The page token in the list of followers; empty at the beginning.
     #[prost(string, tag = "7")]
     pub followers_token: String,
@@ -63,14 +61,13 @@ pub struct Job {
 
 impl Job {
     /// Returns a job for a post, to push it or to reevaluate its author.
-    pub fn of_post(kind: Kind, post: &Entry, is_repeat: bool) -> Self {
+    pub fn of_post(kind: Kind, post: &Entry) -> Self {
         Self {
             kind: kind.into(),
             author_id: post.author.get(),
             post_id: post.post.get(),
             root_id: post.root.map_or(0, PostId::get),
             has_text: post.has_text,
-            is_repeat,
             added_ms: now_ms(),
             ..Self::default()
         }
@@ -87,10 +84,10 @@ impl Job {
         Self { traceparent: traceparent.to_owned(), ..self }
     }
 
-    /// Returns the job restarted at the first follower, as a repeat.
+    /// Returns the job restarted at the first follower.
     pub(crate) fn restarted(&self) -> Self {
         let followers_token = String::new();
-        Self { followers_token, followers_done: 0, is_repeat: true, ..self.clone() }
+        Self { followers_token, followers_done: 0, ..self.clone() }
     }
 
     /// Returns the time since the job was enqueued.
@@ -144,7 +141,7 @@ mod tests {
             root: PostId::new(3),
             has_text: true,
         };
-        let job = Job::of_post(Kind::Push, &post, false);
+        let job = Job::of_post(Kind::Push, &post);
         let read = Job::decode(&job.encode_to_vec()[..]).unwrap();
         assert!(read.is_supported());
         assert_eq!((read.post(), read.kind()), (Some(post), Kind::Push));

@@ -5,11 +5,10 @@ use tokio::time::Instant;
 
 use crate::{
     config::Mode,
-    entry::newest_first,
     error::Error,
     fanout_on_read::{AuthorLists, FetchDepth},
     graph::Graph,
-    home_cache::{self, HomeCache, WAIT_MAX},
+    home_cache::{HomeCache, WAIT_MAX},
     list::{HOME_MAX, List, Page, PageQuery, VisibleEntry},
     metrics::Metrics,
     store::{Head, Store},
@@ -97,7 +96,7 @@ impl Reader {
     /// Returns a page of a home timeline.
     ///
     /// One round trip and one call of the relation service, unless many entries are hidden. Fan-out
-    /// on read takes one more round trip. Building or backfilling the cache comes on top. Near the
+    /// on read takes one more round trip. Building or backfilling the cache comes on top. At the
     /// end of a full cache, the cost is that of reading all followings.
     pub(crate) async fn home(&self, reader: UserId, query: &PageQuery) -> Result<Page, Error> {
         let HomeWindow { shown, end, viewer } =
@@ -160,8 +159,9 @@ impl Reader {
             [] => List::default(),
             pulled_authors => self.authors.list(pulled_authors, depth).await?,
         };
-        let entries = newest_first(home.entries);
-        let complete_down_to = home_cache::complete_down_to(&home.head, &entries);
+        let complete_down_to = home.complete_down_to();
+        let mut entries = home.entries;
+        entries.reverse();
         Ok(HomeSnapshot {
             list: list.with(entries),
             head: Some(home.head),

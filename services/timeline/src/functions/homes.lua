@@ -2,7 +2,7 @@
 
 -- The sizes of a ring in records. With the head and Redis' overhead, each fills a size class of the
 -- allocator.
-local RING_SIZES = { 10, 23, 48, 100, 202, 407, HOME_MAX }
+local RING_SIZES = { 10, 22, 48, 99, 202, 406, HOME_MAX }
 local IS_GROWABLE = {}
 for i = 1, #RING_SIZES - 1 do
   IS_GROWABLE[RING_SIZES[i]] = true
@@ -30,40 +30,104 @@ local function is_home(head)
   return string.byte(head) == HOME_FORMAT and #head >= HOME_HEAD
 end
 
--- Pushes a record into a home timeline if it exists; with `once`, only if the timeline does not
--- have the post. Returns whether it was written.
-local function push_one(home, record, once)
-  local head = redis.call('GETRANGE', home, '0', '39')
+-- Returns the `count` newest records of a home timeline.
+local function newest_records(home, next, count)
+  local first = (next - count) % HOME_MAX
+  local records = redis.call('GETRANGE', home, OFFSETS[first],
+    HOME_HEAD + (first + count) * HOME_RECORD - 1)
+  if first + count > HOME_MAX then
+    -- They continue at the beginning of the ring.
+    records = records .. redis.call('GETRANGE', home, OFFSETS[0], HOME_HEAD + next * HOME_RECORD - 1)
+  end
+  return records
+end
+
+-- Writes records into a ring from a position on, which may be negative: then they begin at the end.
+local function write_records(home, position, records)
+  position = position % HOME_MAX
+  local room = (HOME_MAX - position) * HOME_RECORD
+  if #records > room then
+    redis.call('SETRANGE', home, OFFSETS[0], string.sub(records, room + 1))
+    records = string.sub(records, 1, room)
+  end
+  redis.call('SETRANGE', home, OFFSETS[position], records)
+end
+
+-- Returns how many records of a home timeline are newer than a post, and whether it has the post. Binary
+-- search: a read of the whole ring takes twice as long.
+local function search(home, next, count, post)
+  local function nth_newest(n)
+    local at = HOME_HEAD + (next - 1 - n) % HOME_MAX * HOME_RECORD
+    return post_at(redis.call('GETRANGE', home, at, at + 6), 1)
+  end
+  local newer, limit = 0, count
+  while newer < limit do
+    local middle = math.floor((newer + limit) / 2)
+    if nth_newest(middle) > post then
+      newer = middle + 1
+    else
+      limit = middle
+    end
+  end
+  return newer, newer < count and nth_newest(newer) == post
+end
+
+-- Makes room for one more record after so many.
+local function grow(home, count)
+  local timeline = redis.call('GET', home)
+  local records = string.sub(timeline, HOME_HEAD + 1, HOME_HEAD + count * HOME_RECORD)
+  redis.call('SET', home, with_room(string.sub(timeline, 1, HOME_HEAD), records), 'KEEPTTL')
+end
+
+-- Pushes a record into a home timeline if it exists and does not have the post. Returns whether it was
+-- written.
+--
+-- Nearly always, the post is newer than all others, and the record takes the place of the oldest one or
+-- an empty one. Else the newer records move to make room for it.
+local function push_one(home, record, post)
+  local head = redis.call('GETRANGE', home, '0', '47')
   if head == '' then
     return false
   elseif not is_home(head) then
     redis.call('DEL', home)
     return false
   end
-  if once and has(redis.call('GET', home), HOME_HEAD, HOME_RECORD, string.sub(record, 1, 8)) then
-    return false
+  local next, count, kept, newest = struct.unpack('<I2I2I4I8', head, 3)
+  local newer, records = 0, record
+  if post <= newest then
+    local is_there
+    newer, is_there = search(home, next, count, post)
+    if is_there or newer == HOME_MAX then
+      -- A replacement may lack the post and reach further down. Then it keeps the post and the newer
+      -- ones.
+      local keep = math.min(newer + 1, HOME_MAX)
+      if kept < keep then
+        redis.call('SETRANGE', home, '6', struct.pack('<I4', keep))
+      end
+      return false
+    end
+    records = record .. newest_records(home, next, newer)
   end
-  local next, count, came = struct.unpack('<I2I2I4', head, 3)
   if IS_GROWABLE[count] then
-    local timeline = redis.call('GET', home)
-    local records = string.sub(timeline, HOME_HEAD + 1, HOME_HEAD + count * HOME_RECORD)
-    redis.call('SET', home, with_room(string.sub(timeline, 1, HOME_HEAD), records), 'KEEPTTL')
+    grow(home, count)
   end
-  redis.call('SETRANGE', home, OFFSETS[next], record)
+  write_records(home, next - newer, records)
   next = (next + 1) % HOME_MAX
   count = math.min(count + 1, HOME_MAX)
-  redis.call('SETRANGE', home, '2', struct.pack('<I2I2I4', next, count, came + 1))
+  kept, newest = math.max(kept, newer) + 1, math.max(newest, post)
+  redis.call('SETRANGE', home, '2', struct.pack('<I2I2I4I8', next, count, kept, newest))
   return true
 end
 
 -- Pushes a post into home timelines.
 --
--- KEYS: home timelines. ARGV: record, 1 to check for duplicates.
+-- KEYS: home timelines. ARGV: record.
 -- Returns the number of writes.
 local function push(keys, args)
-  local written = 0
+  local record, written = args[1], 0
+  local post = post_at(record, 1)
   for _, home in ipairs(keys) do
-    if push_one(home, args[1], args[2] == '1') then
+    if push_one(home, record, post) then
       written = written + 1
     end
   end
@@ -80,7 +144,7 @@ end
 local function begin_edition(home, edition)
   edition = next_edition(edition)
   redis.call('SETRANGE', home, 6, struct.pack('<I4', 0))
-  redis.call('SETRANGE', home, 16, struct.pack('<I8', edition))
+  redis.call('SETRANGE', home, 24, struct.pack('<I8', edition))
   return edition
 end
 
@@ -100,9 +164,9 @@ local function add_pulled_author(keys, args)
         redis.call('SET', pulls, authors .. args[1], 'EX', args[2])
         added = added + 1
       end
-      if struct.unpack('<I4', head, 33) > 0 then
-        begin_edition(home, struct.unpack('<I8', head, 17))
-        redis.call('SETRANGE', home, 32, struct.pack('<I4', 0))
+      if struct.unpack('<I4', head, 41) > 0 then
+        begin_edition(home, struct.unpack('<I8', head, 25))
+        redis.call('SETRANGE', home, 40, struct.pack('<I4', 0))
       end
     end
   end
@@ -137,27 +201,27 @@ local function begin_build(keys, args)
   local head = redis.call('GETRANGE', home, 0, HOME_HEAD - 1)
   if not is_home(head) then
     local edition = next_edition(0)
-    head = struct.pack('<BBI2I2I4I4I2I8I8I4I4', HOME_FORMAT, 0, 0, 0, 0, tonumber(args[2]), 0,
+    head = struct.pack('<BBI2I2I4I8I4I2I8I8I4I4', HOME_FORMAT, 0, 0, 0, 0, 0, tonumber(args[2]), 0,
       edition, 0, now, 0)
     redis.call('SET', home, with_room(head, ''), 'EX', args[3])
     redis.call('DEL', keys[2])
     return edition
   end
   local was_built = string.byte(head, 2) == 1
-  local edition, _, since = struct.unpack('<I8I8I4', head, 17)
+  local edition, _, since = struct.unpack('<I8I8I4', head, 25)
   if was_built and edition ~= tonumber(args[4]) then
     return EDITION_CHANGED
   elseif since > 0 and since <= now and now - since < tonumber(args[1]) then
     return HELD
   end
-  redis.call('SETRANGE', home, 32, struct.pack('<I4', now))
+  redis.call('SETRANGE', home, 40, struct.pack('<I4', now))
   return begin_edition(home, edition)
 end
 
 -- Replaces the content of a home timeline, but keeps the records pushed since the edition began.
 --
--- KEYS: home timeline, pulls. ARGV: edition, version, hours since 1970, TTL in seconds, records
--- oldest first, pulled authors, 1 for a rebuild without the existing content.
+-- KEYS: home timeline, pulls. ARGV: edition, version, hours since 1970, TTL in seconds, records in the
+-- order of posts, pulled authors, 1 for a rebuild without the existing content.
 -- Returns 0 if the timeline has another edition or does not exist, else 1.
 local function replace(keys, args)
   local home, pulls = keys[1], keys[2]
@@ -165,24 +229,21 @@ local function replace(keys, args)
   if not timeline or not is_home(timeline) then
     return 0
   end
-  local next, count, came = struct.unpack('<I2I2I4', timeline, 3)
-  local edition, _, _, built = struct.unpack('<I8I8I4I4', timeline, 17)
+  local next, count, kept = struct.unpack('<I2I2I4', timeline, 3)
+  local edition, _, _, built = struct.unpack('<I8I8I4I4', timeline, 25)
   if edition ~= tonumber(args[1]) then
     return 0
   elseif args[7] == '1' then
     built = now_seconds()
   end
-  local since = math.min(came, count)
-  local ring = string.sub(timeline, HOME_HEAD + 1)
-  local recent = string.sub(ring, math.max(next - since, 0) * HOME_RECORD + 1, next * HOME_RECORD)
-  if since > next then
-    -- The ring is full, and the older ones of them are at its end.
-    recent = string.sub(ring, (HOME_MAX + next - since) * HOME_RECORD + 1) .. recent
-  end
-  local records = string.sub(args[5] .. recent, -HOME_MAX * HOME_RECORD)
+  kept = math.min(kept, count)
+  local recent = newest_records(home, next, kept)
+  local records = merge(args[5], recent, HOME_RECORD)
+  records = string.sub(records, -HOME_MAX * HOME_RECORD)
   count = #records / HOME_RECORD
-  local head = struct.pack('<BBI2I2I4I4I2I8I8I4I4', HOME_FORMAT, 1, count % HOME_MAX, count, 0,
-    tonumber(args[3]), 0, next_edition(edition), tonumber(args[2]), 0, built)
+  local newest = count > 0 and post_at(records, #records - HOME_RECORD + 1) or 0
+  local head = struct.pack('<BBI2I2I4I8I4I2I8I8I4I4', HOME_FORMAT, 1, count % HOME_MAX, count, 0,
+    newest, tonumber(args[3]), 0, next_edition(edition), tonumber(args[2]), 0, built)
   redis.call('SET', home, with_room(head, records), 'EX', args[4])
   redis.call('DEL', pulls)
   if args[6] ~= '' then
@@ -196,7 +257,7 @@ end
 -- KEYS: home timeline, pulls. ARGV: hours since 1970, TTL in seconds.
 local function touch(keys, args)
   if redis.call('EXPIRE', keys[1], args[2]) == 1 then
-    redis.call('SETRANGE', keys[1], 10, struct.pack('<I4', tonumber(args[1])))
+    redis.call('SETRANGE', keys[1], 18, struct.pack('<I4', tonumber(args[1])))
     redis.call('EXPIRE', keys[2], args[2])
   end
 end

@@ -9,14 +9,13 @@ local GONE_HEAD = '\0\0\0\0\0\0\0\255' .. '\0\0\0\0\0\0\0\0'
 -- account, and the post service to deliver its last posts.
 local GONE_LIFETIME = 8 * 86400
 
--- Returns the post id of the record at an offset.
-local function post_at(timeline, at)
-  return (struct.unpack('<I8', timeline, at))
-end
-
--- Inserts a record in the order of posts: nearly always at the end.
+-- Inserts a record in the order of posts: nearly always at the end. A full timeline takes none that is
+-- older than all: those that it had in between are gone.
 local function insert(user, timeline, record)
   local post, at = post_at(record, 1), #timeline
+  if at >= USER_HEAD + USER_MAX * USER_RECORD and post < post_at(timeline, USER_HEAD + 1) then
+    return
+  end
   while at > USER_HEAD and post_at(timeline, at - USER_RECORD + 1) > post do
     at = at - USER_RECORD
   end
@@ -46,26 +45,8 @@ local function publish(keys, args)
   elseif is_new then
     insert(user, timeline, args[1])
   end
-  push_one(home, args[2], not is_new)
+  push_one(home, args[2], post_at(args[2], 1))
   return { is_new and 1 or 0, timeline and string.byte(timeline) or ON_WRITE }
-end
-
--- Merges records in the order of posts; those of both once.
-local function merge(ours, theirs)
-  local merged, i, j = {}, 1, 1
-  while i <= #ours and j <= #theirs do
-    local one, other = post_at(ours, i), post_at(theirs, j)
-    if one <= other then
-      merged[#merged + 1] = string.sub(ours, i, i + USER_RECORD - 1)
-      i = i + USER_RECORD
-    else
-      merged[#merged + 1] = string.sub(theirs, j, j + USER_RECORD - 1)
-    end
-    if other <= one then
-      j = j + USER_RECORD
-    end
-  end
-  return table.concat(merged) .. string.sub(ours, i) .. string.sub(theirs, j)
 end
 
 -- Adds the posts of the post service to a user timeline. Posts that were delivered meanwhile stay.
@@ -75,7 +56,7 @@ end
 local function complete(keys, args)
   local timeline = redis.call('GET', keys[1]) or NEW_HEAD
   local down_to = math.min(struct.unpack('<I8', timeline, 9), tonumber(args[1]))
-  local records = merge(string.sub(timeline, USER_HEAD + 1), args[2])
+  local records = merge(string.sub(timeline, USER_HEAD + 1), args[2], USER_RECORD)
   if #records > (USER_MAX + USER_SLACK) * USER_RECORD then
     records = string.sub(records, -USER_MAX * USER_RECORD)
   end

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use microblog_domain::{Partition, UserId};
+use microblog_domain::{Partition, PostId, UserId};
 use microblog_keyspace::{Batch, Call, Error, decode, redis::cmd};
 
 use super::{HOME_TTL, Store, hours, malformed};
@@ -12,8 +12,8 @@ use crate::{
     list::HOME_MAX,
 };
 
-const HEAD: usize = 40;
-const FORMAT: u8 = 1;
+const HEAD: usize = 48;
+const FORMAT: u8 = 2;
 
 /// The size of a pulled author's id in bytes.
 const PULL: usize = 8;
@@ -38,14 +38,14 @@ pub struct Head {
     pub version: u64,
     /// The edition: changes with each replacement.
     pub edition: u64,
-    /// Whether the ring is full: a new post overwrites the one inserted first.
+    /// Whether the ring is full: a new post overwrites the oldest one.
     pub is_full: bool,
     // The time of the last rebuild, in seconds since 2024.
     built_at: u64,
     /// The ring position of the next record.
     next: usize,
-    /// The number of posts pushed since the edition began.
-    pushed_count: u32,
+    /// The number of posts that a replacement keeps, which each push changes.
+    kept_count: u32,
     read_at_hour: u32,
 }
 
@@ -54,7 +54,7 @@ pub struct Head {
 pub struct Home {
     /// Its head.
     pub head: Head,
-    /// Its posts in order of insertion: mostly oldest first. May have duplicates.
+    /// Its posts, oldest first, each once.
     pub entries: Vec<Entry>,
     /// Authors with fan-out on read.
     pub pulled_authors: Vec<UserId>,
@@ -99,12 +99,20 @@ impl Head {
             was_built: head[1] == 1,
             next: number(&head[2..4]) as usize,
             is_full: number(&head[4..6]) >= HOME_MAX as u64,
-            pushed_count: number(&head[6..10]) as u32,
-            read_at_hour: number(&head[10..14]) as u32,
-            edition: number(&head[16..24]),
-            version: number(&head[24..32]),
-            built_at: number(&head[36..40]),
+            kept_count: number(&head[6..10]) as u32,
+            read_at_hour: number(&head[18..22]) as u32,
+            edition: number(&head[24..32]),
+            version: number(&head[32..40]),
+            built_at: number(&head[44..48]),
         })
+    }
+}
+
+impl Home {
+    /// Returns the post down to which no post is missing: the oldest one of a full timeline. Returns
+    /// `None` if none is missing at all.
+    pub fn complete_down_to(&self) -> Option<PostId> {
+        self.entries.first().filter(|_| self.head.is_full).map(|oldest| oldest.post)
     }
 }
 
@@ -201,14 +209,14 @@ impl Store {
         self.keyspace.call(call).await
     }
 
-    /// Pushes a post into the existing home timelines of users; with `once`, only where it is
-    /// missing. One round trip per 500 users. Returns the number of writes.
-    pub async fn push(&self, post: &Entry, users: &[UserId], once: bool) -> Result<u64, Error> {
+    /// Pushes a post into the existing home timelines of users, except those that have it and full ones
+    /// whose posts are all newer. One round trip per 500 users. Returns the number of writes.
+    pub async fn push(&self, post: &Entry, users: &[UserId]) -> Result<u64, Error> {
         let record = post.home_record();
         self.call_for_users(users, |users| {
             let call =
                 users.iter().fold(Call::new("tl_push"), |call, &user| call.key(keys::home(user)));
-            call.arg(&record[..]).arg(u8::from(once))
+            call.arg(&record[..])
         })
         .await
     }
@@ -274,8 +282,8 @@ impl Store {
     }
 }
 
-/// The most home timelines per call: 0.1 milliseconds of Redis' time, or 1 millisecond with
-/// duplicate checks.
+/// The most home timelines per call: 0.1 milliseconds of Redis' time, or 1 millisecond for a post that
+/// is not the newest.
 const CALL_USERS_MAX: usize = 50;
 
 /// The most home timelines per batch of calls: up to 5 milliseconds of Redis' time, and more where

@@ -37,7 +37,7 @@ fn stream_of(author: u64) -> String {
 
 /// Enqueues a push job and reads it at once, like a worker that then dies.
 async fn abandon_step(admin: &mut MultiplexedConnection, author: u64, post: u64) {
-    let (stream, job) = (stream_of(author), Job::of_post(Kind::Push, &entry(post, author), false));
+    let (stream, job) = (stream_of(author), Job::of_post(Kind::Push, &entry(post, author)));
     let mut transaction = pipe();
     transaction.atomic();
     transaction.cmd("XADD").arg(&stream).arg("*").arg("job").arg(job.encode_to_vec()).ignore();

@@ -127,7 +127,7 @@ async fn a_push_takes_one_call_per_fifty_followers() {
     let mut push = async |written: u64| {
         let push = meter.cost(async |_| {
             let post = entry(post_id(alice), alice);
-            assert_eq!(system.store.push(&post, &followers, false).await.unwrap(), written);
+            assert_eq!(system.store.push(&post, &followers).await.unwrap(), written);
         });
         let Cost { commands, round_trips } = push.await;
         assert_eq!(commands["fcall"], 2, "a single server takes keys of any partitions");

@@ -1,10 +1,19 @@
 //! Redis lacks writes of the timeline service, about posts that the post service knows as delivered.
 
-use std::{net::TcpListener, path::Path, process::Command, sync::Arc};
+use std::{
+    net::TcpListener,
+    path::Path,
+    process::Command,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use clap::Parser as _;
+use futures::future::join_all;
 use microblog_chassis::{Peer, Worker};
-use microblog_proto::post::{CreatePostRequest, post_service_client::PostServiceClient};
+use microblog_proto::post::{
+    CreatePostRequest, RedeliverPostsRequest, post_service_client::PostServiceClient,
+};
 use microblog_testkit::{
     self as testkit, RedisServer,
     Topology::{Cluster, Single},
@@ -14,23 +23,67 @@ use microblog_testkit::{
 use tonic::transport::Channel;
 
 use crate::support::{
-    self, PATIENCE, System, channel, id, queue::published, run_on, start_relation,
+    self, PATIENCE, System, channel, id,
+    pages::Timeline,
+    queue::{depth, drained, published},
+    run_on, start_relation,
 };
 
 const AUTHORS: u64 = 12;
+const HOME_MAX: usize = 800;
 
-/// Publishes a post of each author, and returns them, newest first.
-async fn publish(posts: &PostServiceClient<Channel>) -> Vec<u64> {
-    let mut made = Vec::new();
-    for author in 1..=AUTHORS {
-        let request_id = uuid::Uuid::new_v4().to_string();
-        let request =
-            CreatePostRequest { author_id: id(author), request_id, text: "text".to_owned() };
-        let post = posts.clone().create_post(request).await.unwrap().into_inner().post;
-        made.push(post.unwrap().id);
+/// A timeline service and a post service that deliver to each other, and have a Redis each.
+struct Services {
+    system: System,
+    posts: PostServiceClient<Channel>,
+    of_post: testkit::Store,
+}
+
+impl Services {
+    async fn start(redis: Arc<testkit::Store>, flags: &[&str]) -> Self {
+        let of_post = testkit::Store::start(Single).await;
+        let relation_url = start_relation(&of_post).await;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let post_url = format!("http://{}", listener.local_addr().unwrap());
+        let system =
+            System::with_posts(Worker::ONLY, redis, relation_url, Some(&post_url), flags).await;
+        let url = of_post.url("post");
+        let flags = ["post", "--redis-url", &url, "--threads", "1", "--posts-per-minute", "0"];
+        let config = microblog_post::Config::parse_from(flags);
+        let timeline = Peer::remote(&system.address, &config.chassis).unwrap();
+        let service = microblog_post::service(&config, Some(timeline), Worker::ONLY).await.unwrap();
+        let posts = PostServiceClient::new(channel(&run_on(listener, service, &config.chassis)));
+        Self { system, posts, of_post }
     }
-    made.sort_unstable_by(|one, other| other.cmp(one));
-    made
+
+    /// Publishes so many posts of each author, and returns them, newest first.
+    async fn publish(&self, each: usize) -> Vec<u64> {
+        let publish = async |author: u64| {
+            let mut made = Vec::new();
+            for _ in 0..each {
+                let request_id = uuid::Uuid::new_v4().to_string();
+                let text = "text".to_owned();
+                let request = CreatePostRequest { author_id: id(author), request_id, text };
+                let post = self.posts.clone().create_post(request).await.unwrap().into_inner().post;
+                made.push(post.unwrap().id);
+            }
+            made
+        };
+        let mut made = join_all((1..=AUTHORS).map(publish)).await.concat();
+        made.sort_unstable_by(|one, other| other.cmp(one));
+        made
+    }
+
+    /// Returns the number of posts that are to be delivered.
+    async fn undelivered(&self) -> u64 {
+        let mut admin = self.of_post.nodes()[0].admin().await;
+        let mut count = 0;
+        for author in 1..=AUTHORS {
+            let key = format!("post:{{{}}}:outbox", (id(author) >> 2) & 1023);
+            count += cmd("ZCARD").arg(key).query_async::<u64>(&mut admin).await.unwrap();
+        }
+        count
+    }
 }
 
 async fn has_checkpoint(server: &RedisServer) -> bool {
@@ -49,19 +102,8 @@ fn copy(from: &Path, to: &Path) {
 async fn lost_deliveries_are_repeated() {
     for topology in [Single, Cluster] {
         let redis = Arc::new(testkit::Store::start(topology).await);
-        let others = testkit::Store::start(Single).await;
-        let relation_url = start_relation(&others).await;
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let post_url = format!("http://{}", listener.local_addr().unwrap());
-        let system =
-            System::with_posts(Worker::ONLY, redis.clone(), relation_url, Some(&post_url), &[]);
-        let system = system.await;
-        let url = others.url("post");
-        let flags = ["post", "--redis-url", &url, "--threads", "1", "--posts-per-minute", "0"];
-        let config = microblog_post::Config::parse_from(flags);
-        let timeline = Peer::remote(&system.address, &config.chassis).unwrap();
-        let service = microblog_post::service(&config, Some(timeline), Worker::ONLY).await.unwrap();
-        let posts = PostServiceClient::new(channel(&run_on(listener, service, &config.chassis)));
+        let services = Services::start(redis.clone(), &[]).await;
+        let system = &services.system;
 
         let readers = [1, 2, 3, 4, 5, 6].map(|n| id(AUTHORS + n));
         for &reader in &readers {
@@ -69,20 +111,55 @@ async fn lost_deliveries_are_repeated() {
                 system.follow(reader, id(author)).await;
             }
         }
-        let mut all = publish(&posts).await;
-        all_have(&system, &readers, &all).await;
+        let mut all = services.publish(1).await;
+        all_have(system, &readers, &all).await;
         for server in redis.nodes() {
             eventually("it has a checkpoint", PATIENCE, async || has_checkpoint(server).await)
                 .await;
             let (data, old) = ("appendonlydir", server.directory().join("old"));
             copy(&server.directory().join(data), &old);
-            all.splice(0..0, publish(&posts).await);
-            all_have(&system, &readers, &all).await;
+            all.splice(0..0, services.publish(1).await);
+            all_have(system, &readers, &all).await;
             server.kill();
             server.delete_data();
             copy(&old, &server.directory().join(data));
             server.restart().await;
-            all_have(&system, &readers, &all).await;
+            all_have(system, &readers, &all).await;
+        }
+    }
+}
+
+/// A home timeline is full of posts of the last minute, which are all delivered again, as after a
+/// failover or a restart that lost none of them.
+#[tokio::test]
+async fn repeated_deliveries_hide_no_newer_posts() {
+    const EACH: usize = 80;
+    for mode in ["push", "pull", "hybrid"] {
+        let redis = Arc::new(testkit::Store::start(Single).await);
+        let services = Services::start(redis.clone(), &["--mode", mode]).await;
+        let (system, reader) = (&services.system, id(AUTHORS + 1));
+        for author in 1..=AUTHORS {
+            system.follow(reader, id(author)).await;
+        }
+        assert_eq!(system.home(reader).await, [0; 0]);
+        let begin = SystemTime::now();
+        let mut newest = services.publish(EACH).await;
+        newest.truncate(HOME_MAX);
+        let home = async || Timeline::Home.whole(&system.client, reader, 200, "").await;
+        eventually("all are there", PATIENCE, async || home().await == newest).await;
+        for is_stale in [false, true] {
+            drained(system).await;
+            if is_stale {
+                system.store.record_unpushed(Duration::ZERO).await.unwrap();
+            }
+            let request = RedeliverPostsRequest { delivered_since: Some(begin.into()) };
+            let again = services.posts.clone().redeliver_posts(request).await.unwrap().into_inner();
+            assert_eq!(again.posts, EACH as u64 * AUTHORS, "{mode}");
+            let mut is_under_way = true;
+            while is_under_way {
+                is_under_way = services.undelivered().await + depth(&system.redis).await > 0;
+                assert!(home().await == newest, "{mode}, stale: {is_stale}");
+            }
         }
     }
 }

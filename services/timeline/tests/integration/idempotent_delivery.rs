@@ -81,7 +81,7 @@ async fn duplicate_jobs_show_a_post_once() {
         let post = entry(post_id(alice), alice);
         let published = system.store.publish(&[post]).await.unwrap();
         assert!(published[0].is_new);
-        let job = Job::of_post(Kind::Push, &post, false);
+        let job = Job::of_post(Kind::Push, &post);
         system.store.enqueue(&[job.clone(), job]).await.unwrap();
         all.insert(0, post.post.get());
     }

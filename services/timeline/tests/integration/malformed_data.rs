@@ -31,9 +31,9 @@ async fn a_malformed_home_timeline_is_rebuilt() {
         system.follow(reader, alice).await;
         assert_eq!(system.home(reader).await, [0; 0]);
     }
-    let other_format = [&[2][..], &[0; 16_039]].concat();
+    let other_format = [&[1][..], &[0; 16_047]].concat();
     let malformed: [&[u8]; 7] =
-        [b"", b"x", b"rubbish", &[1; 39], &[0; 40], &other_format, &[0xff; 100_000]];
+        [b"", b"x", b"rubbish", &[2; 47], &[0; 48], &other_format, &[0xff; 100_000]];
     for malformed in malformed {
         // Before a push, and before a read.
         set(&mut admin, &key("home", bob), malformed).await;
@@ -109,7 +109,7 @@ async fn jobs_with_malformed_traceparents_are_done() {
             root: None,
             has_text: true,
         };
-        let job = Job::of_post(Kind::Push, &entry, false);
+        let job = Job::of_post(Kind::Push, &entry);
         let job = Job { traceparent: traceparent.to_owned(), ..job };
         system.store.enqueue(&[job]).await.unwrap();
         all.insert(0, post);

@@ -251,10 +251,10 @@ async fn a_backfill_of_a_full_timeline_keeps_older_than() {
         deliver(&system, &some).await;
         all.extend(ids(&some));
         assert_eq!(home(&system, bob, 200).await, newest(&all, HOME_MAX));
-        // Some are stored twice.
+        // Some are pushed twice.
         for delivery in &some[some.len() - 5..] {
             let post = entry(delivery.post_id, delivery.author_id);
-            system.store.push(&post, &[UserId::new(bob).unwrap()], false).await.unwrap();
+            system.store.push(&post, &[UserId::new(bob).unwrap()]).await.unwrap();
         }
         system.follow(bob, carol).await;
         assert_eq!(home(&system, bob, 200).await, newest(&all, HOME_MAX), "{mode}");

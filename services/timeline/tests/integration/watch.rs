@@ -216,7 +216,7 @@ async fn a_watch_hides_unfollowed_blocked_and_muted_authors() {
         for author in [carol, dave, erin] {
             // And a late one.
             let late = entry(author);
-            system.store.push(&late, &[UserId::new(bob).unwrap()], false).await.unwrap();
+            system.store.push(&late, &[UserId::new(bob).unwrap()]).await.unwrap();
             system.post(author).await;
         }
         let post = system.post(alice).await;

@@ -1,6 +1,7 @@
 //! Model test of timelines: 50 users post, repost, follow, unfollow, block and mute in many
 //! concurrent tasks. Some follows stop halfway for a moment; some posts are delivered late or
-//! twice; some home timelines are deleted. Meanwhile others scroll, count and poll for new posts.
+//! twice; some home timelines are deleted. Sometimes many posts are delivered again, as after a
+//! restart. Meanwhile others scroll, count and poll for new posts.
 //!
 //! Each response is compared with what the specification allows and requires, given the operations
 //! before and during it (`history`, `check`). From time to time, all tasks wait until the fan-out
@@ -18,6 +19,7 @@ mod calls;
 mod check;
 mod history;
 mod quiescent;
+mod restarts;
 mod ring;
 mod rng;
 #[path = "../support/mod.rs"]

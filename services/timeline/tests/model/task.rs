@@ -1,7 +1,7 @@
 //! A task of the model test: a series of random operations. It changes the relations of its own
 //! users, posts for any user and reads any timeline.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crate::{
     Case, USERS,
@@ -13,6 +13,9 @@ use crate::{
 
 /// A late post is delivered at most so many steps after it got its id.
 const LATE_STEPS: usize = 4;
+
+/// The most posts that are delivered again after a restart.
+const REPEATED_MAX: usize = 200;
 
 /// The approximate number of initial followings per user.
 const FOLLOWS: usize = 8;
@@ -41,6 +44,7 @@ enum Verb {
     Repost,
     Quote,
     Redeliver,
+    Restart,
     Act(Action),
     Home,
     HomeAmidFollows,
@@ -64,6 +68,7 @@ fn verbs(phase: Phase) -> Vec<(usize, Verb)> {
         (12, Verb::Repost),
         (4, Verb::Quote),
         (3, Verb::Redeliver),
+        (1, Verb::Restart),
         (6, Verb::Home),
         (4, Verb::HomeAmidFollows),
         (18, Verb::HomeTop),
@@ -164,6 +169,7 @@ impl Task {
                 Some(post) => self.case.deliver(&[post]).await,
                 None => Ok(()),
             },
+            Verb::Restart => self.restart().await,
             Verb::Act(action) => self.act(action, phase).await,
             Verb::HomeAmidFollows => self.read_amid_follows().await,
             Verb::Home | Verb::HomeTop | Verb::Friends | Verb::User => self.read(verb).await,
@@ -189,6 +195,19 @@ impl Task {
         let history = self.case.history();
         let place = place.min(history.posts.len().checked_sub(1)?);
         history.posts.values().rev().nth(place).copied()
+    }
+
+    // As after a restart: home timelines are stale, and the last posts are delivered again, oldest first.
+    async fn restart(&mut self) -> Result<(), String> {
+        let marked = self.case.store.record_unpushed(Duration::ZERO).await;
+        marked.map_err(|error| error.to_string())?;
+        let count = self.rng.below(REPEATED_MAX);
+        let last: Vec<_> = {
+            let history = self.case.history();
+            let newest_first = history.posts.values().rev().take(count).copied();
+            newest_first.collect::<Vec<_>>().into_iter().rev().collect()
+        };
+        if last.is_empty() { Ok(()) } else { self.case.deliver(&last).await }
     }
 
     fn root(&mut self) -> Option<u64> {

@@ -51,7 +51,7 @@ pub(crate) async fn drained(system: &System) {
     testkit::eventually("the streams are empty", PATIENCE, is_idle).await;
 }
 
-/// Returns the stored posts of a home timeline, in no order.
+/// Returns the stored posts of a home timeline, oldest first.
 pub(crate) async fn stored(store: &Store, user: u64) -> Vec<u64> {
     let user = UserId::new(user).unwrap();
     let mut entries = Vec::new();

@@ -255,6 +255,10 @@ fn is_not(flag: &bool) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use microblog_chassis::status;
+    use microblog_proto::common::ErrorReason;
+    use tonic::Code;
+
     use super::*;
 
     #[test]
@@ -276,5 +280,20 @@ mod tests {
             let expected = format!(r#"{{"kind":"account",{flags},"user_id":4,"version":9}}"#);
             assert_eq!(printed(change), expected);
         }
+    }
+
+    #[test]
+    fn a_stream_goes_on_after_any_end_without_a_reason() {
+        for code in [Code::Unknown, Code::Internal, Code::InvalidArgument, Code::NotFound] {
+            let of_a_proxy = Status::new(code, "of a proxy");
+            assert_eq!(
+                [false, true].map(|has_begun| may_go_on(&of_a_proxy, has_begun)),
+                [false, true]
+            );
+        }
+        let unavailable = Status::unavailable("draining");
+        assert_eq!([false, true].map(|has_begun| may_go_on(&unavailable, has_begun)), [true; 2]);
+        let expired = status::with_reason(Code::OutOfRange, ErrorReason::CursorExpired, "expired");
+        assert_eq!([false, true].map(|has_begun| may_go_on(&expired, has_begun)), [false; 2]);
     }
 }

@@ -1,7 +1,6 @@
 """The whole system in one process, for checks of its gateway."""
 
 import os
-import socket
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,24 +27,10 @@ def chosen(arguments):
 def gateway(program):
     """Runs `microblog up`, and yields the URL of its gateway."""
     with TemporaryDirectory(prefix="microblog-check-") as directory:
-        base = free_ports()
+        base = processes.free_ports(PORTS)
         command = [program.resolve(), "up", "--data-dir", "data", "--port-base", str(base)]
         environment = {"PATH": os.environ["PATH"]}
         with processes.running(command, Path(directory), env=environment) as process:
-            if not processes.eventually(lambda: "\nready" in process.log.read_text()):
-                raise OSError(f"microblog up is not ready:{processes.end_of(process.log)}")
+            is_ready = lambda: "\nready" in process.log.read_text()
+            processes.until_ready(process, "microblog up", is_ready)
             yield f"http://127.0.0.1:{base}"
-
-
-def free_ports():
-    """The first of ten consecutive free ports."""
-    for _ in range(100):
-        base = processes.free_port()
-        try:
-            for port in range(base, base + PORTS):
-                with socket.socket() as listener:
-                    listener.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        return base
-    raise OSError("there are no ten free ports in a row")

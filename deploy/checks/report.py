@@ -1,6 +1,8 @@
 """Collects findings: checks continue after a finding, so one run reports all of them."""
 
+import traceback
 from contextlib import contextmanager
+from pathlib import Path
 
 
 class Report:
@@ -25,6 +27,16 @@ class Report:
         own = Report()
         own._place = f"{self._place}, {place}" if self._place else place
         return own
+
+    @contextmanager
+    def completed(self):
+        """Makes an error that ends a block a finding, with its place in the check."""
+        try:
+            yield
+        except Exception as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{Path(place.filename).name}:{place.lineno}"
+            self.wrong(f"the check ended: {type(error).__name__}: {error} ({where})")
 
     def take(self, other):
         """Adds the findings of another report."""

@@ -54,7 +54,8 @@ def _try_all(report, programs, overlays, composed):
             for own, system in zip(reports, systems)
         ]
     for own, trial in zip(reports, trials):
-        trial.result()
+        with own.completed():
+            trial.result()
         report.take(own)
 
 

@@ -112,11 +112,11 @@ class _Trial:
         self.report, self.system, self.programs = report, system, programs
         self.directory, self.stack = directory, stack
         # The local port of each called name. All nodes of a store share one.
-        names = [*programs.alone, "redis", "postgresql", "collector"]
+        names = [*programs.alone, "redis", "postgresql"]
         self.ports = {name: free_port() for name in names}
 
     def run(self):
-        received = self.stack.enter_context(telemetry(self.ports["collector"]))
+        self.ports["collector"], received = self.stack.enter_context(telemetry())
         servers = [
             self._start(one) for one in self.system.containers if one.name in self.programs.servers
         ]

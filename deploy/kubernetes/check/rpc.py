@@ -61,8 +61,8 @@ class Channel:
 
 
 @contextmanager
-def telemetry(port):
-    """Receives telemetry, and yields the list of the received requests."""
+def telemetry():
+    """Receives telemetry. Yields the port, and the list of the received requests."""
     received = []
 
     class Anything(grpc.GenericRpcHandler):
@@ -75,9 +75,9 @@ def telemetry(port):
             return grpc.unary_unary_rpc_method_handler(receive)
 
     server = grpc.server(ThreadPoolExecutor(4), handlers=[Anything()])
-    server.add_insecure_port(f"127.0.0.1:{port}")
+    port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
-        yield received
+        yield port, received
     finally:
         server.stop(None).wait()

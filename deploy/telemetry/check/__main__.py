@@ -38,7 +38,8 @@ def main():
     # A system is started only if the files have no findings.
     if not report.findings:
         with TemporaryDirectory(prefix="microblog-telemetry-") as directory:
-            done += _try(report, telemetry, arguments.programs.resolve(), Path(directory))
+            with report.completed():
+                done += _try(report, telemetry, arguments.programs.resolve(), Path(directory))
     for finding in report.findings:
         print(finding)
     print(f"{done}: {len(report.findings)} findings")

@@ -70,8 +70,8 @@ def running(telemetry, targets, directory):
     with processes.running(command, own) as process:
         prometheus = Prometheus(port)
         up = dict.fromkeys(targets, True)
-        if not processes.eventually(lambda: prometheus.is_ready() and prometheus.targets() == up):
-            raise SystemExit(f"Prometheus does not scrape:{processes.end_of(process.log)}")
+        scrapes = lambda: prometheus.is_ready() and prometheus.targets() == up
+        processes.until_ready(process, "Prometheus", scrapes)
         yield prometheus
 
 

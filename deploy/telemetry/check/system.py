@@ -172,7 +172,7 @@ def _call(port, method, request, times, metadata=()):
 @contextmanager
 def running(programs, directory):
     """Runs a system for the duration of a block, once it is ready."""
-    base, metrics = launcher.free_ports(), [processes.free_port(), processes.free_port()]
+    base, metrics = processes.free_ports(launcher.PORTS), [processes.free_port(), processes.free_port()]
     system = System(programs, directory, base, processes.free_port(),
                     [f"127.0.0.1:{port}" for port in metrics])
     up = [programs / "microblog", "up", "--data-dir", "data", "--port-base", str(base),
@@ -185,8 +185,7 @@ def running(programs, directory):
                "--caller", f"check:{SECRET}"]
     with processes.running(up, directory, env=up_environment) as process, _user(system) as user:
         is_ready = lambda: "\nready" in process.log.read_text()
-        if not processes.eventually(is_ready, every_s=0.1):
-            raise SystemExit(f"microblog up is not ready:{processes.end_of(process.log)}")
+        processes.until_ready(process, "microblog up", is_ready, every_s=0.1)
         gateway = [
             programs / "microblog-gateway", "--listen", f"127.0.0.1:{system.gateway_port}",
             "--metrics-listen", system.targets[1], "--user-url",
@@ -200,8 +199,7 @@ def running(programs, directory):
             gateway += [f"--{name}-url", f"http://127.0.0.1:{base + place}"]
         with processes.running(gateway, directory, env=environment) as process, \
                 processes.running(changes, directory, env=environment):
-            if not processes.eventually(lambda: system.call_gateway(1) == 1):
-                raise SystemExit(f"the gateway does not answer:{processes.end_of(process.log)}")
+            processes.until_ready(process, "the gateway", lambda: system.call_gateway(1) == 1)
             yield system
 
 
@@ -223,9 +221,7 @@ def _user(system):
             return grpc.unary_unary_rpc_method_handler(answer)
 
     server = grpc.server(ThreadPoolExecutor(4), handlers=[User()])
-    addresses = [f"127.0.0.1:{processes.free_port()}" for _ in range(2)]
-    for address in addresses:
-        server.add_insecure_port(address)
+    addresses = [f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}" for _ in range(2)]
     server.start()
     try:
         yield addresses

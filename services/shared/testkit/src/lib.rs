@@ -33,7 +33,7 @@ pub use database::Database;
 pub use durability::{DurabilityBench, DurabilitySetting};
 pub use http::{http, http_stream};
 pub use model::model_runs;
-pub use port::{free_port, listen_again};
+pub use port::{free_port, free_ports, listen_again};
 pub use postgres_server::{PostgresServer, TableLocks};
 pub use process::Process;
 pub use redis;

@@ -1,9 +1,12 @@
-# Common functions of the install-* scripts, which source this file. Not to be run itself.
+# Common functions of the install-* scripts, which source this file and take no arguments. Not to be run
+# itself.
 #
 # Each script sets `wanted`, the name of the software, and defines one function for each package
 # manager: with_apt, with_dnf, with_apk and with_brew. Its function print_instructions says how to
 # install the software without any of these. A script for Debian alone, which has made sure of it,
 # defines only with_apt.
+. "$(dirname "$0")/usage.sh"
+take_no_arguments "$@"
 
 # Logs a message to stderr, with the name of the script.
 log() {

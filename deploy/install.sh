@@ -31,6 +31,23 @@ apt_install() {
         apt-get install --yes --no-install-recommends "$@"
 }
 
+# Installs a package of Debian or Ubuntu that starts a server on hosts with systemd, unless its unit is
+# masked: the checks start servers of their own.
+apt_install_without_server() {
+    if [ ! -d /run/systemd/system ]; then
+        apt_install "$1"
+        return
+    fi
+    as_root systemctl mask "$1.service"
+    trap "as_root systemctl unmask $1.service" EXIT
+    apt_install "$1"
+    as_root systemctl unmask "$1.service"
+    trap - EXIT
+    as_root systemctl disable "$1.service"
+    log "prevented the package from starting $1.service; the check starts its own server."
+    log "To start it anyway: systemctl enable --now $1"
+}
+
 # Installs `wanted` with the available package manager; exits if there is none.
 install_wanted() {
     log "$wanted is missing; installing it"

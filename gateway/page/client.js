@@ -81,8 +81,9 @@ export async function* watch(method, message, signal) {
 }
 
 // Passes the first message of WatchHome or WatchNotices, and those with posts or notices, to `show` until
-// `signal` is aborted. Resumes a broken stream from its last `sinceToken`, so no message is missed. A hidden page closes its stream:
-// a browser opens only six HTTP/1.1 connections to a host, for all its tabs.
+// `signal` is aborted. Resumes a broken stream from its last `sinceToken`, so no message is missed. A
+// hidden page closes its stream: a browser opens only six HTTP/1.1 connections to a host, for all its
+// tabs.
 export async function keepWatching(method, sinceToken, signal, show) {
   let waitMs = RETRY_MS;
   while (!signal.aborted) {

@@ -77,7 +77,8 @@ pub struct Config {
     pub session_check_ms: u64,
 
     /// How long a stream may be silent, in milliseconds, before it has a message without content, so that
-    /// proxies do not end it. They wait 60 seconds or more by default; 0 disables these messages
+    /// proxies do not end it. By default, HAProxy waits for 50 seconds and nginx for 60; 0 disables these
+    /// messages
     #[arg(long, env = "MICROBLOG_WATCH_HEARTBEAT_MS", value_name = "MS", default_value_t = 20_000)]
     pub watch_heartbeat_ms: u64,
 

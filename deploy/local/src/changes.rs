@@ -208,13 +208,21 @@ impl Feed {
     }
 }
 
-/// Returns whether a stream that ended may go on. Once it has worked, an end without a reason is that of
-/// a proxy in between, whatever its code.
+/// Returns whether a stream that ended may go on: once it has worked, after any end but with a reason
+/// about the caller or the request. A proxy in between may end it with any code, without a reason.
 fn may_go_on(status: &Status, has_begun: bool) -> bool {
+    const FINAL: [&str; 6] = [
+        "CALLER_INVALID",
+        "CALLER_NOT_ALLOWED",
+        "CURSOR_EXPIRED",
+        "INVALID_FIELD",
+        "PAGE_TOKEN_INVALID",
+        "PAGE_TOKEN_MISMATCH",
+    ];
     // A status with a source is a broken connection, not a response.
     remote::is_transient(status)
         || status.source().is_some()
-        || has_begun && remote::reason(status).is_empty()
+        || has_begun && !FINAL.contains(&remote::reason(status).as_str())
 }
 
 fn print(changes: &[Change], cursor: &str) -> Result<(), End> {
@@ -293,6 +301,9 @@ mod tests {
         }
         let unavailable = Status::unavailable("draining");
         assert_eq!([false, true].map(|has_begun| may_go_on(&unavailable, has_begun)), [true; 2]);
+        // The stream before may still be open on the gateway's side of a proxy.
+        let limit = status::with_reason(Code::ResourceExhausted, ErrorReason::WatchLimit, "limit");
+        assert_eq!([false, true].map(|has_begun| may_go_on(&limit, has_begun)), [false, true]);
         let expired = status::with_reason(Code::OutOfRange, ErrorReason::CursorExpired, "expired");
         assert_eq!([false, true].map(|has_begun| may_go_on(&expired, has_begun)), [false; 2]);
     }

@@ -1,6 +1,6 @@
 //! Fan-out jobs: the entries of the fan-out streams. Replicas of two versions may read each other's
-//! jobs, so a job is a protobuf message. New fields may be added; existing ones must not change. Tag 6 was
-//! in use.
+//! jobs, so a job is a protobuf message. New fields may be added; existing ones must not change. Tag 6 must
+//! not be used again.
 
 use std::time::{Duration, SystemTime};
 

@@ -199,7 +199,7 @@ fn deadline(
 ) -> Result<Option<Instant>, Status> {
     let server_state = &call.server_state;
     let timeout = match metadata::timeout(headers).map_err(|invalid| status::invalid([invalid]))? {
-        // Without one, a stream has no end at all.
+        // A stream without a deadline may last for ever, so the maximum would only cut those that set one.
         Some(timeout) if method.streaming => timeout,
         Some(timeout) => timeout.min(server_state.max_timeout),
         None if method.streaming => return Ok(None),

@@ -60,7 +60,12 @@ local function search(home, next, count, post)
     local at = HOME_HEAD + (next - 1 - n) % HOME_MAX * HOME_RECORD
     return post_at(redis.call('GETRANGE', home, at, at + 6), 1)
   end
-  local newer, limit = 0, count
+  -- Most are late by a few places: doubles the distance before it halves it.
+  local newer, limit = 0, 1
+  while limit < count and nth_newest(limit - 1) > post do
+    newer, limit = limit, limit * 2
+  end
+  limit = math.min(limit, count)
   while newer < limit do
     local middle = math.floor((newer + limit) / 2)
     if nth_newest(middle) > post then
@@ -225,12 +230,12 @@ end
 -- Returns 0 if the timeline has another edition or does not exist, else 1.
 local function replace(keys, args)
   local home, pulls = keys[1], keys[2]
-  local timeline = redis.call('GET', home)
-  if not timeline or not is_home(timeline) then
+  local old = redis.call('GETRANGE', home, 0, HOME_HEAD - 1)
+  if old == '' or not is_home(old) then
     return 0
   end
-  local next, count, kept = struct.unpack('<I2I2I4', timeline, 3)
-  local edition, _, _, built = struct.unpack('<I8I8I4I4', timeline, 25)
+  local next, count, kept = struct.unpack('<I2I2I4', old, 3)
+  local edition, _, _, built = struct.unpack('<I8I8I4I4', old, 25)
   if edition ~= tonumber(args[1]) then
     return 0
   elseif args[7] == '1' then

@@ -8,7 +8,7 @@ use std::{
         Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures::{
@@ -17,7 +17,7 @@ use futures::{
     stream,
 };
 use microblog_proto::timeline as pb;
-use microblog_testkit::{Topology, redis::cmd};
+use microblog_testkit::{PATIENCE, Topology, redis::cmd};
 use tokio::time::timeout;
 
 use crate::{
@@ -227,8 +227,9 @@ impl Run {
         let mut client = self.system.client.clone();
         let mut stream = client.watch_home_timeline(request).await.unwrap().into_inner();
         let mut come = self.posts.lock().unwrap().settled.clone();
-        let mut last = None;
+        let (mut last, give_up) = (None, Instant::now() + 10 * PATIENCE);
         loop {
+            assert!(Instant::now() < give_up, "the last post comes");
             if last.is_none() && is_done.load(Ordering::Relaxed) {
                 let post = delivery(post_id(id(AUTHORS)), id(AUTHORS), 0);
                 self.publish(&[post]).await;

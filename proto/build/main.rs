@@ -12,7 +12,10 @@ use protox::Compiler;
 
 use access::Contract;
 
-const FILES: [&str; 17] = [
+const FILES: [&str; 19] = [
+    // The details of errors: servers describe them, and clients are generated with them.
+    "google/rpc/error_details.proto",
+    "google/rpc/status.proto",
     "microblog/common/v1/access.proto",
     "microblog/common/v1/call_batch.proto",
     "microblog/common/v1/changes.proto",
@@ -39,6 +42,7 @@ const BYTES: [&str; 3] = [
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo:rerun-if-changed=google");
     println!("cargo:rerun-if-changed=microblog");
     println!("cargo:rerun-if-changed=build");
     let mut compiler = Compiler::new(["."])?;

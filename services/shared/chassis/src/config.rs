@@ -161,8 +161,8 @@ pub struct Config {
     )]
     pub peer_key_file: Option<PathBuf>,
 
-    /// Address of a listener without TLS for health checks (grpc.health.v1) only, such as
-    /// 0.0.0.0:50061; it serves until the end of the drain. It knows all services of the process by
+    /// Address of a listener without TLS for health checks only (grpc.health.v1, and GET /healthz), such
+    /// as 0.0.0.0:50061; it serves until the end of the drain. It knows all services of the process by
     /// their names; the empty name stands for all of them. For clients without TLS, such as
     /// Kubernetes probes
     #[arg(long, env = "MICROBLOG_HEALTH_LISTEN", value_name = "ADDRESS", help_heading = TLS)]

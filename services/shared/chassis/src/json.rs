@@ -2,9 +2,12 @@
 //! descriptors of the protos. It is for people, browsers and scripts: slower than generated code, which
 //! would be as large as all messages.
 
+mod unknown_values;
+
 use std::{collections::BTreeMap, error::Error, sync::LazyLock};
 
 use bytes::{Buf as _, Bytes};
+use microblog_domain::Invalid;
 use prost::{
     Message as _,
     encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field},
@@ -13,15 +16,10 @@ use prost_reflect::{
     DescriptorPool, DynamicMessage, FieldDescriptor, Kind, MessageDescriptor, MethodDescriptor,
 };
 
-/// The protos of this project, health checks, and error details. Decoded when it is first used.
+/// The protos of this project, with error details, and health checks. Decoded when it is first used.
 static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
     let mut pool = DescriptorPool::new();
-    let sets = [
-        microblog_proto::DESCRIPTORS,
-        tonic_health::pb::FILE_DESCRIPTOR_SET,
-        tonic_types::pb::FILE_DESCRIPTOR_SET,
-    ];
-    for set in sets {
+    for set in [microblog_proto::DESCRIPTORS, tonic_health::pb::FILE_DESCRIPTOR_SET] {
         // Generated descriptors decode; if not, their methods are unknown.
         if let Err(error) = pool.decode_file_descriptor_set(set) {
             tracing::error!(%error, "descriptors do not decode");
@@ -53,17 +51,35 @@ pub fn message(name: &str) -> Option<MessageDescriptor> {
     POOL.get_message_by_name(name)
 }
 
-/// Encodes a message that is JSON. Unknown fields are ignored, as in an encoded message.
+/// Why a text has no message.
+#[derive(Debug, thiserror::Error)]
+pub enum EncodeError {
+    /// It is not JSON of this message.
+    #[error("the request is not a valid message of its type: {0}")]
+    Malformed(#[from] serde_json::Error),
+    /// Fields have names of enum values that do not exist.
+    #[error("values are unknown")]
+    UnknownValues(Vec<Invalid>),
+}
+
+/// Encodes a message that is JSON. Unknown fields are ignored, as in an encoded message; unknown values
+/// of enums are not.
 ///
 /// # Errors
 ///
-/// If the text is not JSON of this message.
-pub fn encode(message: MessageDescriptor, json: &[u8]) -> Result<Bytes, serde_json::Error> {
+/// If the text is not JSON of this message, or an enum does not have a value.
+pub fn encode(message: MessageDescriptor, json: &[u8]) -> Result<Bytes, EncodeError> {
     let mut deserializer = serde_json::Deserializer::from_slice(json);
     let options = prost_reflect::DeserializeOptions::new().deny_unknown_fields(false);
-    let decoded = DynamicMessage::deserialize_with_options(message, &mut deserializer, &options)?;
+    let decoded =
+        DynamicMessage::deserialize_with_options(message.clone(), &mut deserializer, &options)?;
     deserializer.end()?;
-    Ok(decoded.encode_to_vec().into())
+    let encoded = decoded.encode_to_vec();
+    drop(decoded);
+    match unknown_values::find(&message, json)? {
+        none if none.is_empty() => Ok(encoded.into()),
+        invalid => Err(EncodeError::UnknownValues(invalid)),
+    }
 }
 
 /// Decodes a message to JSON, as compactly as possible. Decodes the elements of its lists one by one:
@@ -155,6 +171,40 @@ mod tests {
             metadata: [("a".to_owned(), "b".to_owned())].into(),
         };
         check("google.rpc.ErrorInfo", info.encode_to_vec());
+    }
+
+    fn unknown_values(name: &str, json: &str) -> Vec<String> {
+        match encode(message(name).unwrap(), json.as_bytes()) {
+            Ok(_) => Vec::new(),
+            Err(EncodeError::UnknownValues(invalid)) => {
+                assert!(invalid.iter().all(|one| one.problem.starts_with("must be one of ")));
+                invalid.into_iter().map(|one| one.field).collect()
+            }
+            Err(EncodeError::Malformed(error)) => panic!("{json}: {error}"),
+        }
+    }
+
+    #[test]
+    fn unknown_values_of_enums_are_errors_with_the_paths_of_their_fields() {
+        const NOTICES: &str = "microblog.gateway.v1.ViewNoticesRequest";
+        let check = |json: &str, fields: &[&str]| {
+            assert_eq!(unknown_values(NOTICES, json), fields, "{json}");
+        };
+        check(r#"{"kinds": ["NOTICE_KIND_LIKE", 1, 999]}"#, &[]);
+        check(r#"{"kinds": ["LIKE"]}"#, &["kinds[0]"]);
+        check(
+            r#"{"kinds": ["NOTICE_KIND_LIKE", "notice_kind_like", "3"]}"#,
+            &["kinds[1]", "kinds[2]"],
+        );
+        // As a field is ignored, so is all in it.
+        check(r#"{"unknown": {"kinds": ["LIKE"]}, "kinds": null}"#, &[]);
+        // The answers have more shapes than the requests.
+        const HOME: &str = "microblog.gateway.v1.ViewHomeResponse";
+        let nested =
+            r#"{"posts": [{}, {"author": {"relation": "FRIEND", "user": {"name": "ada"}}}]}"#;
+        assert_eq!(unknown_values(HOME, nested), ["posts[1].author.relation"]);
+        let many = format!(r#"{{"kinds": [{}"LIKE"]}}"#, r#""LIKE","#.repeat(10_000));
+        assert_eq!(unknown_values(NOTICES, &many).len(), 8);
     }
 
     #[test]

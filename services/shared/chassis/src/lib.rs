@@ -6,7 +6,7 @@
 //! 1. `server`: one service on one listener, from accept to the end of its drain. `process` (start,
 //!    signals, drain of a whole process), `listeners` (SO_REUSEPORT), `connection_balancer`,
 //!    `call_batches` (many calls in one stream), `web` (gRPC-Web, Connect and files, for browsers),
-//!    `health`, `tls`.
+//!    `health` (`grpc.health.v1`), `health_path` (HTTP), `health_port` (both), `tls`.
 //! 2. `client` ([`Peer`]): calls to other services. Service discovery, load balancing, reconnecting,
 //!    retries, `call_stream` (batches), `tls`.
 //! 3. `middleware` around each call, from the network or within the process: deadline, panic

@@ -2,7 +2,7 @@
 //! callers cannot add names to logs and traces.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::LazyLock,
 };
 
@@ -95,6 +95,13 @@ pub fn is_read(path: &str) -> Option<bool> {
     METHODS.get(path).map(|method| method.idempotency == Idempotency::NoSideEffects)
 }
 
+/// Returns the services of the package of a service, in order: a server may have several.
+pub(crate) fn services_of_package(service: &str) -> BTreeSet<&'static str> {
+    let package = |service: &str| service.rsplit_once('.').map(|(package, _)| package.to_owned());
+    let services = METHODS.values().map(Method::service);
+    services.filter(|one| package(one) == package(service)).collect()
+}
+
 /// Returns whether a service is behind the gateway.
 pub(crate) fn is_internal(service: &str) -> bool {
     METHODS.values().any(|method| method.requires_identity && method.service() == service)
@@ -158,6 +165,15 @@ mod tests {
         assert!(is_internal("microblog.user.v1.UserService"));
         assert!(!is_internal("microblog.gateway.v1.GatewayService"));
         assert!(!is_internal("grpc.health.v1.Health"));
+    }
+
+    #[test]
+    fn a_package_may_have_several_services() {
+        let of = |service| services_of_package(service).into_iter().collect::<Vec<_>>();
+        let public = ["microblog.gateway.v1.ChangeService", "microblog.gateway.v1.GatewayService"];
+        assert_eq!(of(public[1]), public);
+        assert_eq!(of("microblog.user.v1.UserService"), ["microblog.user.v1.UserService"]);
+        assert!(of("microblog.invented.v1.Service").is_empty());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 mod arriving;
 mod body;
+mod error;
 mod in_flight;
 
 use std::{
@@ -14,20 +15,26 @@ use std::{
 };
 
 use futures::{FutureExt as _, future::BoxFuture};
-use http::{HeaderMap, HeaderValue, Request, Response};
+use http::{HeaderMap, Request, Response};
 use microblog_proto::common::ErrorReason;
 use tokio::time::{Instant, timeout_at};
 use tonic::{Code, Status, body::Body, service::Routes};
 use tower::Service;
 use tracing::Instrument as _;
 
-use self::in_flight::InFlightCall;
-pub(crate) use self::{arriving::ArrivingBody, body::CallBody};
+pub(crate) use self::{
+    arriving::ArrivingBody,
+    body::CallBody,
+    error::{message_too_large, unknown_method},
+};
+use self::{
+    error::{complete_error, map_unbegun},
+    in_flight::InFlightCall,
+};
 use crate::{
     call::{
         context::{self, Context, ServerState},
-        metadata::{self, GRPC_STATUS},
-        span,
+        metadata, span,
         trace_context::Trace,
     },
     identity::{self, Identity},
@@ -241,42 +248,17 @@ async fn run_to_end<T>(
 }
 
 fn respond(result: Result<Response<Body>, Status>, mut call: InFlightCall) -> Response<CallBody> {
-    let result = result.and_then(|response| match map_transport_error(response.headers()) {
-        Some(status) => Err(status),
-        None => Ok(response),
-    });
     match result {
-        Ok(response) => {
+        Ok(mut response) => {
+            complete_error(response.headers_mut(), call.method, map_unbegun);
             call.record_status(response.headers());
             response.map(|body| CallBody::new(body, call))
         }
         Err(status) => {
             call.code = Some(status.code());
-            status.into_http::<()>().map(|()| CallBody::empty(call))
+            let mut response = status.into_http::<()>();
+            status::add_retry_pushback(response.headers_mut());
+            response.map(|()| CallBody::empty(call))
         }
-    }
-}
-
-/// Returns RESOURCE_EXHAUSTED for a message above `--max-message-bytes`.
-pub(crate) fn message_too_large() -> Status {
-    let text = "the message is larger than the server takes";
-    status::with_reason(Code::ResourceExhausted, ErrorReason::MessageTooLarge, text)
-}
-
-/// Transport error mapping: returns the replacement, with this project's code and reason, for a
-/// status that tonic created before it called a handler. Such a status has no details; every status
-/// of this project has.
-fn map_transport_error(headers: &HeaderMap) -> Option<Status> {
-    let code = headers.get(GRPC_STATUS).map(HeaderValue::as_bytes).map(Code::from_bytes)?;
-    if headers.contains_key("grpc-status-details-bin") {
-        return None;
-    }
-    match code {
-        Code::OutOfRange => Some(message_too_large()),
-        Code::Internal => {
-            let text = "the request is not a valid message of its type";
-            Some(status::with_reason(Code::InvalidArgument, ErrorReason::MalformedMessage, text))
-        }
-        _ => None,
     }
 }

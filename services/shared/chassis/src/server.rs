@@ -5,6 +5,8 @@ mod call_batches;
 pub(crate) mod connection;
 mod connection_balancer;
 mod health;
+mod health_path;
+mod health_port;
 mod listeners;
 pub(crate) mod process;
 mod tls;
@@ -36,6 +38,7 @@ use self::{
     call_batches::BatchedCalls,
     connection_balancer::ConnectionLease,
     health::HealthState,
+    health_port::HealthCalls,
     listeners::Listener,
     tls::{Acceptor, MaybeTlsStream},
     web::PublicCalls,
@@ -49,6 +52,7 @@ use crate::{
     },
     config::Config,
     identity::Identity,
+    methods,
     middleware::Calls,
     service::{Probe, Service, Worker},
 };
@@ -143,7 +147,14 @@ async fn serve_in(
         Calls::new(routes.add_service(health::server(vec![health.clone()])), server_state.clone());
     let calls = BatchedCalls::new(calls, service.name, config, server_state.clone());
     let accept_http1 = service.web.is_some();
-    let calls = PublicCalls::new(calls, service.name, service.web, config, server_state.clone());
+    let calls = PublicCalls::new(
+        calls,
+        service.name,
+        service.web,
+        config,
+        server_state.clone(),
+        health.clone(),
+    );
     let mut background = spawn(service.background, &server_state);
     let transport = transport(config).accept_http1(accept_http1).serve_with_incoming_shutdown(
         calls,
@@ -179,22 +190,22 @@ async fn serve_in(
     ended.unwrap_or(Ok(())).map_err(ServeError::Transport)
 }
 
-/// Serves the health checks of services without TLS, until dropped.
+/// Serves the health checks of services without TLS, by gRPC and by HTTP, until dropped.
 async fn serve_health(
     listener: Listener,
     config: &Config,
     health_states: Vec<Arc<HealthState>>,
 ) -> Result<(), ServeError> {
-    let server = transport(config).add_service(health::server(health_states));
-    server
-        .serve_with_incoming(incoming(listener, None, false)?)
+    transport(config)
+        .accept_http1(true)
+        .serve_with_incoming(HealthCalls::new(health_states), incoming(listener, None, true)?)
         .await
         .map_err(ServeError::Transport)
 }
 
 /// Adds server reflection to the routes of a service, v1 and v1alpha (for Python clients), so that
-/// clients need no `.proto` files. Lists only the served services, although the descriptors include
-/// all.
+/// clients need no `.proto` files. Lists only the services of this server's package, although the
+/// descriptors include all.
 fn add_reflection(routes: Routes, service: &str) -> Result<Routes, ReflectionError> {
     let builder = || {
         let builder = ReflectionBuilder::configure()
@@ -204,8 +215,9 @@ fn add_reflection(routes: Routes, service: &str) -> Result<Routes, ReflectionErr
             .register_encoded_file_descriptor_set(
                 tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
             );
-        [service, HEALTH, REFLECTION_V1, REFLECTION_V1ALPHA]
+        methods::services_of_package(service)
             .into_iter()
+            .chain([HEALTH, REFLECTION_V1, REFLECTION_V1ALPHA])
             .fold(builder, ReflectionBuilder::with_service_name)
     };
     Ok(routes.add_service(builder().build_v1()?).add_service(builder().build_v1alpha()?))

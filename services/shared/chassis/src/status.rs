@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use http::{HeaderMap, HeaderValue};
 use microblog_domain::{Invalid, TokenError};
 use microblog_proto::common::ErrorReason;
 use tonic::{Code, Status, metadata::MetadataValue};
@@ -12,6 +13,9 @@ use crate::call::metadata::GRPC_RETRY_PUSHBACK;
 
 /// The domain of every `ErrorInfo`.
 pub const DOMAIN: &str = "microblog";
+
+/// The header or trailer with the details of an error.
+pub(crate) const DETAILS: &str = "grpc-status-details-bin";
 
 // Prefix of the proto's enum values, omitted in an `ErrorInfo`.
 const REASON_PREFIX: &str = "ERROR_REASON_";
@@ -59,6 +63,24 @@ pub fn throttled(reason: ErrorReason, text: impl Into<String>, retry_after: Dura
     let mut details = info(reason);
     details.set_retry_info(Some(retry_after));
     Status::with_error_details(Code::ResourceExhausted, text, details)
+}
+
+/// Adds `grpc-retry-pushback-ms` to the headers or trailers of an error that has a retry delay, since more
+/// clients know it than `RetryInfo`. One that forbids a retry stays.
+pub(crate) fn add_retry_pushback(headers: &mut HeaderMap) {
+    if !headers.contains_key(DETAILS) || headers.contains_key(GRPC_RETRY_PUSHBACK) {
+        return;
+    }
+    let delay = Status::from_header_map(headers).as_ref().and_then(retry_delay);
+    if let Some(delay) = delay {
+        let millis = i32::try_from(delay.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX);
+        headers.insert(GRPC_RETRY_PUSHBACK, HeaderValue::from(millis));
+    }
+}
+
+/// Returns the retry delay of a status, if it has one.
+pub(crate) fn retry_delay(status: &Status) -> Option<Duration> {
+    status.get_details_retry_info()?.retry_delay
 }
 
 /// Returns UNAUTHENTICATED.
@@ -217,6 +239,24 @@ mod tests {
         assert_eq!(fields.iter().map(|f| f.field.as_str()).collect::<Vec<_>>(), ["a", "b"]);
         assert_eq!(status.message(), "a: is bad; b: is worse");
         assert_eq!(reason_of(&status), Some(ErrorReason::InvalidField));
+    }
+
+    #[test]
+    fn a_retry_delay_is_a_pushback_rounded_up() {
+        let pushback = |status: &Status| {
+            let mut headers = HeaderMap::new();
+            status.add_header(&mut headers).unwrap();
+            add_retry_pushback(&mut headers);
+            let all: Vec<_> = headers.get_all(GRPC_RETRY_PUSHBACK).iter().collect();
+            all.iter().map(|value| value.to_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        let throttled = |wait| throttled(ErrorReason::RateLimited, "wait", wait);
+        assert_eq!(pushback(&throttled(Duration::from_micros(1_500))), ["2"]);
+        assert_eq!(pushback(&throttled(Duration::ZERO)), ["0"]);
+        assert_eq!(pushback(&throttled(Duration::from_secs(u64::from(u32::MAX)))), ["2147483647"]);
+        assert_eq!(pushback(&recovering()), ["-1"]);
+        assert!(pushback(&store_full()).is_empty());
+        assert!(pushback(&Status::unavailable("elsewhere")).is_empty());
     }
 
     #[test]

@@ -30,9 +30,11 @@ pub(crate) const HEADER_LIST_MAX: u32 = 160 << 10;
 const HEADER_OVERHEAD: usize = 32;
 
 pub(crate) const GRPC_STATUS: &str = "grpc-status";
-/// A negative value in a response: the call is not to be repeated
+/// In a response: after how many milliseconds the call may be repeated; a negative value forbids it
 /// (<https://github.com/grpc/proposal/blob/master/A6-client-retries.md>).
 pub(crate) const GRPC_RETRY_PUSHBACK: &str = "grpc-retry-pushback-ms";
+/// In a response to a call whose compression is unknown: those that the server takes.
+pub(crate) const GRPC_ACCEPT_ENCODING: &str = "grpc-accept-encoding";
 const GRPC_TIMEOUT: &str = "grpc-timeout";
 const TIMEOUT_DIGITS_MAX: usize = 8;
 

@@ -93,10 +93,10 @@ impl PeerResponse {
         matches!(reason, Some(ErrorReason::Overloaded | ErrorReason::StoreFull))
     }
 
-    /// Returns whether the server says that a retry elsewhere is no use.
+    /// Returns whether the server says that a retry at once is no use: never, or only after a while, which
+    /// is the caller's to wait.
     pub(super) fn forbids_retry(&self) -> bool {
-        let pushback = self.status_header(GRPC_RETRY_PUSHBACK);
-        pushback.is_some_and(|delay| delay.as_bytes().starts_with(b"-"))
+        self.status_header(GRPC_RETRY_PUSHBACK).is_some_and(|delay| delay != "0")
     }
 
     /// Returns a header that comes with the status.

@@ -18,7 +18,10 @@ use tokio_util::{sync::WaitForCancellationFutureOwned, task::AbortOnDropHandle};
 use tonic::{Status, body::Body};
 use tracing::Span;
 
-use super::in_flight::InFlightCall;
+use super::{
+    error::{complete_error, map_begun},
+    in_flight::InFlightCall,
+};
 use crate::{call::context::Context, status};
 
 type Polled = Poll<Option<Result<Frame<Bytes>, Status>>>;
@@ -93,7 +96,7 @@ impl http_body::Body for CallBody {
         // Checked before polling the body, or a handler that is always ready would never end.
         let is_closing = this.body.is_watch() && call.server_state.closing.is_cancelled();
         let body = || if is_closing { Poll::Pending } else { this.body.poll_frame(waker) };
-        let frame = match catch_unwind(AssertUnwindSafe(body)) {
+        let mut frame = match catch_unwind(AssertUnwindSafe(body)) {
             Ok(Poll::Ready(frame)) => frame,
             Ok(Poll::Pending) => {
                 let closing = this.body.is_watch().then_some(this.closing);
@@ -101,9 +104,10 @@ impl http_body::Body for CallBody {
             }
             Err(_panic) => trailers(&status::internal()),
         };
-        match &frame {
+        match &mut frame {
             Some(Ok(frame)) => {
-                if let Some(trailers) = frame.trailers_ref() {
+                if let Some(trailers) = frame.trailers_mut() {
+                    complete_error(trailers, call.method, map_begun);
                     call.record_status(trailers);
                     *this.body = ResponseBody::Ended;
                 }

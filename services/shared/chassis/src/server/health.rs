@@ -12,6 +12,7 @@ use futures::{
     future::{ready, select_all},
     stream::{self, BoxStream, StreamExt as _},
 };
+use microblog_proto::common::ErrorReason;
 use opentelemetry::{KeyValue, global};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
@@ -21,6 +22,8 @@ use tonic_health::pb::{
     health_check_response::ServingStatus,
     health_server::{Health, HealthServer},
 };
+
+use crate::status;
 
 /// Service name for liveness checks.
 const LIVENESS: &str = "liveness";
@@ -151,6 +154,11 @@ impl HealthState {
     }
 }
 
+/// Returns whether all of these services report SERVING.
+pub(super) fn are_serving(states: &[Arc<HealthState>]) -> bool {
+    states.iter().all(|state| *state.serving.borrow())
+}
+
 /// Returns the health service of a listener for these services, of which there is at least one. The
 /// empty name stands for all of them.
 pub(super) fn server(states: Vec<Arc<HealthState>>) -> HealthServer<impl Health> {
@@ -187,10 +195,9 @@ impl Health for HealthService {
         }
         let states = self.named(name);
         if states.is_empty() {
-            return Err(Status::not_found("unknown service"));
+            return Err(status::not_found(ErrorReason::NameUnknown, "unknown service"));
         }
-        let serving = states.iter().all(|state| *state.serving.borrow());
-        Ok(Response::new(response(serving)))
+        Ok(Response::new(response(are_serving(&states))))
     }
 
     /// Sends the status now and at each change. By the protocol, an unknown service is
@@ -234,7 +241,7 @@ fn changes(
     let changes = now().chain(stream::select_all(each)).take_until(closed).chain(now());
     let mut last = None;
     let status = move |()| {
-        let serving = states.iter().all(|state| *state.serving.borrow());
+        let serving = are_serving(&states);
         let is_new = last.replace(serving) != Some(serving);
         ready(is_new.then(|| Ok(response(serving))))
     };

@@ -4,7 +4,10 @@
 
 mod connect;
 mod cors;
+mod envelope;
 mod files;
+mod head;
+mod rejection;
 
 use std::{
     convert::Infallible,
@@ -14,31 +17,36 @@ use std::{
 };
 
 use bytes::Bytes;
-use connectrpc::{ConnectRpcBody, ConnectRpcService, Limits};
 use futures::{
     FutureExt as _,
     future::{self, BoxFuture, Either},
 };
 use http::{
-    HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version,
-    header::{CACHE_CONTROL, CONTENT_TYPE, EXPECT, ORIGIN, X_CONTENT_TYPE_OPTIONS},
+    HeaderMap, HeaderValue, Method, Request, Response, Version,
+    header::{CACHE_CONTROL, CONTENT_TYPE, ORIGIN, X_CONTENT_TYPE_OPTIONS},
     request::Parts,
 };
 use http_body_util::{BodyExt as _, Either as EitherBody, Full, LengthLimitError, Limited};
-use microblog_domain::Invalid;
+use microblog_proto::common::ErrorReason;
 use tokio::{
     sync::Mutex,
     task::spawn_blocking,
     time::{Instant, timeout_at},
 };
-use tonic::{Status, body::Body};
+use tonic::{Code, Status, body::Body};
 use tonic_web::GrpcWebLayer;
 use tower::{Layer as _, Service, util::BoxCloneSyncService};
 
-use self::connect::Transcoder;
-use super::call_batches::BatchedCalls;
+pub(super) use self::head::is_grpc;
+use self::{
+    connect::{Connect, is_exchange},
+    envelope::PREFIX,
+    head::{Form, awaits_continue, is_grpc_web},
+    rejection::Rejection,
+};
+use super::{call_batches::BatchedCalls, health::HealthState, health_path};
 use crate::{
-    call::{context::ServerState, metadata},
+    call::context::ServerState,
     config::Config,
     methods,
     middleware::{Arrived, ArrivingBody, CallBody, message_too_large, overloaded},
@@ -47,17 +55,11 @@ use crate::{
     telemetry::prometheus,
 };
 
-const GRPC: &[u8] = b"application/grpc";
-const GRPC_WEB: &[u8] = b"application/grpc-web";
-
 /// How much of a message that is rejected is read.
 const DISCARDED_MAX: usize = 16 << 20;
 /// The largest body of a health check or of reflection, which take no slot.
 const INFRASTRUCTURE_MAX: usize = 4 << 10;
-/// The prefix of a message in a stream: its flags and its length.
-const ENVELOPE: usize = 5;
 
-const CONNECT_TIMEOUT: &str = "connect-timeout-ms";
 /// How the page that makes a request relates to this server; only browsers send it
 /// (<https://www.w3.org/TR/fetch-metadata/>).
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
@@ -70,6 +72,7 @@ pub(super) struct PublicCalls {
     calls: BatchedCalls,
     /// `None` if the server serves only gRPC.
     web: Option<Served>,
+    health: Arc<[Arc<HealthState>]>,
 }
 
 impl PublicCalls {
@@ -79,6 +82,7 @@ impl PublicCalls {
         web: Option<Web>,
         config: &Config,
         server_state: Arc<ServerState>,
+        health: Arc<HealthState>,
     ) -> Self {
         let web = web.map(|web| {
             let origins = web.allowed_origins.clone();
@@ -88,7 +92,7 @@ impl PublicCalls {
                 origins => BoxCloneSyncService::new(cors::layer(origins).layer(protocols)),
             }
         });
-        Self { calls, web }
+        Self { calls, web, health: [health].into() }
     }
 }
 
@@ -107,6 +111,9 @@ impl Service<Request<Body>> for PublicCalls {
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
+        if let Some(response) = health_path::response(&self.health, &request) {
+            return Either::Right(future::ready(Ok(response.map(EitherBody::Right))).boxed());
+        }
         match &mut self.web {
             Some(web) if !is_grpc(request.headers()) => {
                 let response = web.call(request);
@@ -123,45 +130,11 @@ impl Service<Request<Body>> for PublicCalls {
     }
 }
 
-/// Returns whether a request is a gRPC call, and not one of gRPC-Web.
-fn is_grpc(headers: &HeaderMap) -> bool {
-    let content_type = content_type(headers);
-    content_type.starts_with(GRPC) && !content_type.starts_with(GRPC_WEB)
-}
-
-fn is_grpc_web(headers: &HeaderMap) -> bool {
-    content_type(headers).starts_with(GRPC_WEB)
-}
-
-fn content_type(headers: &HeaderMap) -> &[u8] {
-    headers.get(CONTENT_TYPE).map_or(&[], |value| value.as_bytes())
-}
-
-/// Returns whether a caller sends its message only after a response with status 100.
-fn awaits_continue(parts: &Parts) -> bool {
-    let expected = parts.headers.get(EXPECT).map_or(&[][..], |value| value.as_bytes());
-    parts.version == Version::HTTP_11 && expected.eq_ignore_ascii_case(b"100-continue")
-}
-
-/// Reads the caller's timeout. A malformed one is rejected, not ignored: the caller relies on it.
-fn timeout_of(headers: &HeaderMap) -> Result<Option<Duration>, Status> {
-    if is_grpc_web(headers) {
-        return metadata::timeout(headers).map_err(|invalid| status::invalid([invalid]));
-    }
-    let Some(value) = headers.get(CONNECT_TIMEOUT) else { return Ok(None) };
-    let is_number = |text: &&str| {
-        (1..=10).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())
-    };
-    let millis = value.to_str().ok().filter(is_number).and_then(|text| text.parse().ok());
-    let invalid = || status::invalid([Invalid::new(CONNECT_TIMEOUT, "must be 1 to 10 digits")]);
-    millis.map(|millis| Some(Duration::from_millis(millis))).ok_or_else(invalid)
-}
-
 /// The protocols besides gRPC.
 #[derive(Clone)]
 struct Protocols {
     grpc_web: tonic_web::GrpcWebService<BatchedCalls>,
-    connect: ConnectRpcService<Transcoder>,
+    connect: Connect,
     server_state: Arc<ServerState>,
     message_max: usize,
     read_timeout: Duration,
@@ -179,11 +152,7 @@ impl Protocols {
         server_state: Arc<ServerState>,
     ) -> Self {
         let message_max = config.max_message_bytes;
-        let limits = Limits::default()
-            .with_max_request_body_size(message_max + ENVELOPE)
-            .with_max_message_size(message_max);
-        let connect =
-            ConnectRpcService::new(Transcoder::new(calls.clone(), service)).with_limits(limits);
+        let connect = Connect::new(calls.clone(), service, message_max);
         Self {
             grpc_web: GrpcWebLayer::new().layer(calls),
             connect,
@@ -198,12 +167,13 @@ impl Protocols {
     }
 
     /// Reads the message of a call, which is admitted again when it is complete. Its deadline counts from
-    /// its arrival.
-    async fn read(
+    /// its arrival. `asked` is what it asks for, by its head.
+    async fn read<T>(
         &self,
         request: Request<Body>,
         arrived: Instant,
-    ) -> Result<Request<Full<Bytes>>, Status> {
+        asked: Result<T, Rejection>,
+    ) -> Result<(T, Request<Bytes>), Rejection> {
         let (mut parts, mut body) = request.into_parts();
         let is_infrastructure = methods::find(parts.uri.path()).is_infrastructure;
         if !is_infrastructure {
@@ -212,27 +182,29 @@ impl Protocols {
             let until = arrived + self.read_timeout;
             body = Body::new(ArrivingBody::new(body, permit, self.server_state.clone(), until));
         }
-        let checked = self.check(&parts.headers);
+        let checked = self.check(&parts.headers).map_err(Rejection::from);
+        let checked = checked.and_then(|timeout| Ok((timeout, asked?)));
         let awaits_answer = checked.is_err() && awaits_continue(&parts);
         let message = match checked {
-            Ok(timeout) => {
+            Ok((timeout, asked)) => {
                 let max =
                     if is_infrastructure { INFRASTRUCTURE_MAX } else { self.body_max(&parts) };
-                read_body(&mut body, max, arrived + timeout).await
+                let message = read_body(&mut body, max, arrived + timeout).await;
+                message.map(|message| (asked, message)).map_err(Rejection::from)
             }
-            Err(status) => Err(status),
+            Err(rejection) => Err(rejection),
         };
         match message {
-            Ok(message) => {
+            Ok((asked, message)) => {
                 parts.extensions.insert(Arrived(arrived));
-                Ok(Request::from_parts(parts, Full::new(message)))
+                Ok((asked, Request::from_parts(parts, message)))
             }
-            Err(status) => {
+            Err(rejection) => {
                 if parts.version < Version::HTTP_2 && !awaits_answer {
                     let end = arrived + self.discard_timeout(&parts.headers);
                     let _ = timeout_at(end, discard(body)).await;
                 }
-                Err(status)
+                Err(rejection)
             }
         }
     }
@@ -240,23 +212,23 @@ impl Protocols {
     /// Returns how long a message is waited for; or why the call is rejected without it.
     fn check(&self, headers: &HeaderMap) -> Result<Duration, Status> {
         if self.is_foreign(headers) {
-            let text = "scripts and pages of this origin may not call";
-            return Err(Status::permission_denied(text));
+            return Err(foreign());
         }
-        let call_timeout = timeout_of(headers)?.unwrap_or(self.read_timeout);
+        let call_timeout = head::timeout(headers)?.unwrap_or(self.read_timeout);
         Ok(call_timeout.min(self.read_timeout))
     }
 
     /// Returns how long a rejected message is read. tonic ends a call of gRPC-Web at its timeout.
     fn discard_timeout(&self, headers: &HeaderMap) -> Duration {
-        let timeout = if is_grpc_web(headers) { timeout_of(headers).ok().flatten() } else { None };
+        let timeout =
+            if is_grpc_web(headers) { head::timeout(headers).ok().flatten() } else { None };
         timeout.map_or(self.read_timeout, |timeout| timeout.min(self.read_timeout))
     }
 
     /// Returns the largest body. Those of gRPC-Web may be in base64; the gRPC call limits their messages.
     fn body_max(&self, parts: &Parts) -> usize {
         let factor = if is_grpc_web(&parts.headers) { 2 } else { 1 };
-        factor * (self.message_max + ENVELOPE)
+        factor * (self.message_max + PREFIX)
     }
 
     /// Returns whether a browser sends a request for a page of another site that may not call. A browser
@@ -279,7 +251,7 @@ impl Service<Request<Body>> for Protocols {
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        // Media types are case-insensitive; the libraries compare them as they are.
+        // Media types are case-insensitive; `tonic-web` compares them as they are.
         if let Some(value) = request.headers_mut().get_mut(CONTENT_TYPE) {
             let lower_case = value.as_bytes().to_ascii_lowercase();
             *value = HeaderValue::from_bytes(&lower_case).unwrap_or_else(|_| value.clone());
@@ -289,43 +261,69 @@ impl Service<Request<Body>> for Protocols {
         }
         if self.metrics && request.uri().path() == prometheus::PATH {
             return match self.is_foreign(request.headers()) {
-                true => future::ready(Ok(failed(StatusCode::FORBIDDEN))).boxed(),
-                false => read_metrics(request.method().clone()).boxed(),
+                true => future::ready(Ok(failed(foreign()))).boxed(),
+                false => read_metrics(request.method().clone()).map(Ok).boxed(),
             };
         }
         // Here, before tonic starts its own timer for `grpc-timeout`, which answers with another code.
         let arrived = Instant::now();
         let mut this = self.clone();
         Box::pin(async move {
-            let (mut headers, is_get) =
-                (request.headers().clone(), request.method() == Method::GET);
-            if is_grpc_web(&headers) {
-                return match this.read(request, arrived).await {
-                    Ok(request) => this.grpc_web.call(request.map(Body::new)).await,
-                    Err(status) => {
-                        let mut response = status.into_http();
-                        if let Some(media_type) = headers.remove(CONTENT_TYPE) {
-                            response.headers_mut().insert(CONTENT_TYPE, media_type);
-                        }
-                        Ok(response)
-                    }
-                };
-            }
-            let Ok(response) = match this.read(request, arrived).await {
-                Ok(request) => this.connect.call(request).await,
-                Err(status) => Ok(connect::error(&status).into_http_response(&headers)),
-            };
-            let mut response = response.map(|body| match body {
-                // Of a known length.
-                ConnectRpcBody::Full(whole) => Body::new(whole),
-                other => Body::new(other),
-            });
-            if is_get {
-                // Each viewer has another answer.
-                response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-            }
-            Ok(response)
+            Ok(match is_grpc_web(request.headers()) {
+                true => this.answer_grpc_web(request, arrived).await,
+                false => this.answer_connect(request, arrived).await,
+            })
         })
+    }
+}
+
+impl Protocols {
+    async fn answer_grpc_web(
+        &mut self,
+        request: Request<Body>,
+        arrived: Instant,
+    ) -> Response<Body> {
+        let content_type = request.headers().get(CONTENT_TYPE).cloned();
+        let known = match (request.method(), head::is_known_grpc_web(request.headers())) {
+            (&Method::POST, true) => Ok(()),
+            (&Method::POST, false) => Err(Rejection::media_type(
+                "application/grpc-web+proto or application/grpc-web-text+proto",
+            )),
+            _ => Err(Rejection::http_method("POST", "call this method by POST")),
+        };
+        match self.read(request, arrived, known).await {
+            Ok(((), mut request)) => {
+                let media_type = HeaderValue::from_bytes(head::media_type(request.headers()));
+                if let Ok(media_type) = media_type {
+                    request.headers_mut().insert(CONTENT_TYPE, media_type);
+                }
+                let Ok(response) = self.grpc_web.call(request.map(Full::new)).await;
+                response
+            }
+            Err(rejection) => rejection.into_grpc_web(content_type),
+        }
+    }
+
+    async fn answer_connect(&mut self, request: Request<Body>, arrived: Instant) -> Response<Body> {
+        let (form, is_get) = (Form::of(&request), request.method() == Method::GET);
+        let answered = if is_exchange(&request) {
+            match self.check(request.headers()) {
+                Ok(_timeout) => self.connect.exchange(request).await,
+                Err(status) => Err(status.into()),
+            }
+        } else {
+            let asked = self.connect.asked(&request);
+            match self.read(request, arrived, asked).await {
+                Ok((asked, request)) => self.connect.call(asked, request).await,
+                Err(rejection) => Err(rejection),
+            }
+        };
+        let mut response = answered.unwrap_or_else(|rejection| rejection.into_response(form));
+        if is_get {
+            // Each viewer has another answer.
+            response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        }
+        response
     }
 }
 
@@ -351,18 +349,22 @@ async fn discard(body: Body) {
 
 /// Returns the metrics. Collecting them takes milliseconds, in which the worker has other calls. One
 /// caller at a time: whoever reaches the page may ask.
-async fn read_metrics(method: Method) -> Result<Response<Body>, Infallible> {
+async fn read_metrics(method: Method) -> Response<Body> {
     static COLLECTING: Mutex<()> = Mutex::const_new(());
     let _turn = COLLECTING.lock().await;
     let collected = spawn_blocking(move || prometheus::respond(&method, prometheus::PATH)).await;
-    let Ok(response) = collected else { return Ok(failed(StatusCode::INTERNAL_SERVER_ERROR)) };
+    let Ok(response) = collected else { return failed(status::internal()) };
     let mut response = response.map(Body::new);
     response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    Ok(response)
+    response
 }
 
-fn failed(status: StatusCode) -> Response<Body> {
-    let mut response = Response::new(Body::empty());
-    *response.status_mut() = status;
-    response
+/// Returns PERMISSION_DENIED for a page of another site.
+fn foreign() -> Status {
+    let text = "scripts and pages of this origin may not call";
+    status::with_reason(Code::PermissionDenied, ErrorReason::OriginNotAllowed, text)
+}
+
+fn failed(status: Status) -> Response<Body> {
+    Rejection::from(status).into_response(Form::Unary)
 }

@@ -1,18 +1,43 @@
 //! Health checks and server reflection.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering::SeqCst},
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    task::{Context as Waker, Poll},
 };
 
-use futures::{FutureExt as _, StreamExt as _};
+use bytes::Bytes;
+use futures::{FutureExt as _, Stream, StreamExt as _};
+use http::{Request, Version};
+use http_body::Frame;
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use microblog_chassis::{Service, Web};
 use microblog_testkit::PATIENCE;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    sync::mpsc,
+    time::timeout,
+};
 use tonic::Code;
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
 
-use crate::support::{self, NAME, Server, Stub, config, eventually};
+use crate::{
+    exchange::{
+        Protocol::{Json, JsonStream, ProtoStream},
+        enveloped, envelopes, send,
+    },
+    support::{self, NAME, Server, Stub, config, eventually},
+};
 
 async fn health(server: &Server, service: &str) -> Result<ServingStatus, Code> {
     let request = HealthCheckRequest { service: service.to_owned() };
@@ -83,6 +108,139 @@ async fn health_watch_reports_the_drain_and_ends() {
     tokio::time::timeout(PATIENCE, server.ended()).await.expect("the drain ends");
 }
 
+/// Returns the status code and the body of a response to a request without a message.
+async fn answer(address: SocketAddr, version: Version, method: &str, path: &str) -> (u16, String) {
+    let request = Request::builder().method(method).uri(path).body(Vec::new()).unwrap();
+    let answer = send(address, version, request).await;
+    (answer.status.as_u16(), String::from_utf8(answer.body.to_vec()).unwrap())
+}
+
+#[tokio::test]
+async fn health_has_a_path_with_a_status_code() {
+    for web in [None, Some(Web::default())] {
+        let ready = Arc::new(AtomicBool::new(false));
+        let probe = ready.clone();
+        let mut service = Service { web, ..Stub::new().service() };
+        let versions: &[Version] = if service.web.is_some() {
+            &[Version::HTTP_11, Version::HTTP_2]
+        } else {
+            &[Version::HTTP_2]
+        };
+        service.ready = Arc::new(move || futures::future::ready(probe.load(SeqCst)).boxed());
+        let mut config = config();
+        config.drain_delay_ms = 60_000;
+        let mut server = Server::start(service, config);
+        let address = server.address;
+        let all = async |method: &str, expected: (u16, &str)| {
+            for version in versions {
+                let (status, text) = answer(address, *version, method, "/healthz").await;
+                if (status, text.as_str()) != expected {
+                    return false;
+                }
+            }
+            true
+        };
+        assert!(all("GET", (503, "NOT_SERVING\n")).await);
+        ready.store(true, SeqCst);
+        eventually("it serves", async || all("GET", (200, "SERVING\n")).await).await;
+        assert!(all("HEAD", (200, "")).await);
+        assert!(all("POST", (405, "GET or HEAD\n")).await);
+        ready.store(false, SeqCst);
+        eventually("the store is away", async || all("GET", (503, "NOT_SERVING\n")).await).await;
+        assert!(all("HEAD", (503, "")).await);
+        ready.store(true, SeqCst);
+        eventually("it serves again", async || all("GET", (200, "SERVING\n")).await).await;
+        server.stop();
+        eventually("it drains", async || all("GET", (503, "NOT_SERVING\n")).await).await;
+    }
+}
+
+#[tokio::test]
+async fn health_is_told_to_probers_of_http_1_0() {
+    let server =
+        Server::start(Service { web: Some(Web::default()), ..Stub::new().service() }, config());
+    eventually("it serves", async || {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(b"GET /healthz HTTP/1.0\r\n\r\n").await.unwrap();
+        let mut response = String::new();
+        stream.read_to_string(&mut response).await.unwrap();
+        response.starts_with("HTTP/1.0 200 OK\r\n") && response.ends_with("\r\n\r\nSERVING\n")
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn reflection_is_there_over_connect() {
+    use prost::Message as _;
+    use tonic_reflection::pb::v1::{
+        ServerReflectionRequest, ServerReflectionResponse,
+        server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
+    };
+    let server =
+        Server::start(Service { web: Some(Web::default()), ..Stub::new().service() }, config());
+    const PATH: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+    let ask = |message| {
+        let request =
+            ServerReflectionRequest { host: String::new(), message_request: Some(message) };
+        enveloped(0, &request.encode_to_vec())
+    };
+    let list = ask(MessageRequest::ListServices(String::new()));
+    let stream = TokioIo::new(TcpStream::connect(server.address).await.unwrap());
+    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+    tokio::spawn(connection);
+    // The answer comes while the request goes on.
+    let (requests, body) = mpsc::unbounded_channel();
+    let body = StreamBody::new(UnboundedReceiverStream(body));
+    let request = Request::post(format!("http://localhost{PATH}"));
+    let request = request.header("content-type", "application/connect+proto").body(body).unwrap();
+    let response = sender.send_request(request);
+    requests.send(list.clone()).unwrap();
+    let mut response = timeout(PATIENCE, response).await.unwrap().unwrap();
+    assert_eq!(response.headers()["content-type"], "application/connect+proto");
+    let mut next = async || {
+        let frame = timeout(PATIENCE, response.frame()).await.unwrap().unwrap().unwrap();
+        envelopes(&frame.into_data().unwrap()).pop().unwrap()
+    };
+    for _ in 0..2 {
+        let (flags, message) = next().await;
+        assert_eq!(flags, 0);
+        let answer = ServerReflectionResponse::decode(&message[..]).unwrap();
+        let Some(MessageResponse::ListServicesResponse(list)) = answer.message_response else {
+            panic!("{answer:?}")
+        };
+        assert!(list.service.iter().any(|service| service.name == NAME), "{list:?}");
+        let _ = requests.send(ask(MessageRequest::ListServices(String::new())));
+    }
+    drop(requests);
+    loop {
+        match next().await {
+            (0, _) => {}
+            end => break assert_eq!(end, (2, b"{}".to_vec())),
+        }
+    }
+
+    let unknown = ask(MessageRequest::FileContainingSymbol("a.B".to_owned()));
+    let request = ProtoStream.post(PATH).body(unknown).unwrap();
+    let answer = send(server.address, Version::HTTP_2, request).await;
+    assert_eq!(answer.error(), ("not_found".to_owned(), "NAME_UNKNOWN".to_owned()), "{answer:?}");
+    for protocol in [Json, JsonStream] {
+        let request = protocol.post(PATH).body(protocol.body(0, b"{}")).unwrap();
+        let answer = send(server.address, Version::HTTP_2, request).await;
+        let expected = ("unimplemented".to_owned(), "PROTOCOL_UNSUPPORTED".to_owned());
+        assert_eq!(answer.error(), expected, "{answer:?}");
+    }
+}
+
+struct UnboundedReceiverStream(mpsc::UnboundedReceiver<Vec<u8>>);
+
+impl Stream for UnboundedReceiverStream {
+    type Item = Result<Frame<Bytes>, Infallible>;
+
+    fn poll_next(mut self: Pin<&mut Self>, waker: &mut Waker<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_recv(waker).map(|next| next.map(|bytes| Ok(Frame::data(bytes.into()))))
+    }
+}
+
 fn is_complete(mut services: Vec<String>, files: &[String]) {
     let expected_services = [
         "grpc.health.v1.Health",
@@ -94,6 +252,8 @@ fn is_complete(mut services: Vec<String>, files: &[String]) {
         "microblog/user/v1/user.proto",
         "microblog/common/v1/error.proto",
         "google/protobuf/timestamp.proto",
+        "google/rpc/error_details.proto",
+        "google/rpc/status.proto",
     ];
     services.sort();
     assert_eq!(services, expected_services);
@@ -116,6 +276,9 @@ macro_rules! reflection_test {
                 MessageRequest::FileContainingSymbol(NAME.to_owned()),
                 MessageRequest::FileContainingSymbol("microblog.common.v1.ErrorReason".to_owned()),
                 MessageRequest::FileByFilename("google/protobuf/timestamp.proto".to_owned()),
+                // With these, callers print the details of errors.
+                MessageRequest::FileContainingSymbol("google.rpc.ErrorInfo".to_owned()),
+                MessageRequest::FileContainingSymbol("google.rpc.Status".to_owned()),
             ];
             let requests = ask.map(|message| ServerReflectionRequest {
                 host: String::new(),

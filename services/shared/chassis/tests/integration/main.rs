@@ -5,11 +5,13 @@
 mod call_batches;
 mod connections;
 mod deadlines;
+mod exchange;
 mod health;
 mod identity;
 mod limits;
 mod local_calls;
 mod peers;
+mod protocols;
 #[path = "../support/mod.rs"]
 mod support;
 mod watches;

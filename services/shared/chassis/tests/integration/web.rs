@@ -24,6 +24,7 @@ use tokio::{
 };
 use tonic::Status;
 
+use crate::exchange::{self, envelopes};
 use crate::support::{NAME, Server, Stub, config, eventually, request as grpc_request};
 
 const GET: &str = "/microblog.user.v1.UserService/GetUserByName";
@@ -65,21 +66,8 @@ fn code_and_reason(error: &Value) -> (&str, &str) {
     (error["code"].as_str().unwrap(), reason.unwrap_or_default())
 }
 
-/// Splits a body of a stream into its messages, each with its flags.
-fn envelopes(mut body: &[u8]) -> Vec<(u8, Vec<u8>)> {
-    let mut envelopes = Vec::new();
-    while let [flags, a, b, c, d, rest @ ..] = body {
-        let (message, others) = rest.split_at(u32::from_be_bytes([*a, *b, *c, *d]) as usize);
-        envelopes.push((*flags, message.to_vec()));
-        body = others;
-    }
-    assert!(body.is_empty());
-    envelopes
-}
-
 fn enveloped(message: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(message.len()).unwrap();
-    [&[0][..], &length.to_be_bytes(), message].concat()
+    exchange::enveloped(0, message)
 }
 
 #[tokio::test]
@@ -251,6 +239,13 @@ async fn scripts_of_allowed_origins_may_call() {
             let header = response.headers().get("access-control-allow-origin");
             assert_eq!(header.map(|value| value.to_str().unwrap()), allowed, "{response:?}");
             assert_eq!(response.headers().get("access-control-allow-credentials"), None);
+            let exposed = response.headers().get("access-control-expose-headers");
+            if allowed.is_some() && response.status() == StatusCode::OK && exposed.is_some() {
+                let exposed = exposed.unwrap().to_str().unwrap();
+                for name in ["grpc-status", "grpc-retry-pushback-ms", "retry-after"] {
+                    assert!(exposed.split(',').any(|one| one == name), "{exposed}");
+                }
+            }
         }
     }
 }

@@ -1,10 +1,11 @@
 //! Retries of UNAVAILABLE, and the retry budget.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use microblog_chassis::status;
 use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, StatusExt as _};
 
 use crate::{
     caller::{Kind, NOT_IDEMPOTENT, READ, WRITE, call, frequent_refresh, peer_at},
@@ -71,6 +72,26 @@ async fn failures_of_the_common_store_are_not_retried() {
         for _ in 0..10 {
             let (_, status) = call(&peer, kind).await.unwrap_err();
             assert_eq!(status.code(), Code::Unavailable);
+        }
+    }
+    assert_eq!(replicas.iter().map(Replica::calls).sum::<usize>(), 30);
+}
+
+#[tokio::test]
+async fn calls_to_be_retried_later_are_not_retried_at_once() {
+    let replicas = hosts::<2>().map(|address| {
+        Replica::start_with(address, |_| async {
+            let details = ErrorDetails::with_retry_info(Some(Duration::from_secs(7)));
+            Err(Status::with_error_details(Code::Unavailable, "later", details))
+        })
+    });
+    let names = FakeResolver::new(&replicas.each_ref().map(|replica| replica.address));
+    let peer = peer_at(&names, &frequent_refresh());
+    for kind in [Kind::Write, Kind::Read, Kind::StreamedRead] {
+        for _ in 0..10 {
+            let (_, status) = call(&peer, kind).await.unwrap_err();
+            let delay = status.get_details_retry_info().unwrap().retry_delay;
+            assert_eq!(delay, Some(Duration::from_secs(7)));
         }
     }
     assert_eq!(replicas.iter().map(Replica::calls).sum::<usize>(), 30);

@@ -30,6 +30,7 @@ use tokio::{sync::oneshot, task::JoinHandle};
 use tonic::{
     Code, Request, Response, Status,
     body::Body,
+    codec::CompressionEncoding,
     server::{Grpc, NamedService},
     service::Routes,
     transport::{Channel, Endpoint},
@@ -73,6 +74,11 @@ impl Stub {
         F: Fn() -> BoxStream<'static, Result<VerifyResponse, Status>> + Send + Sync + 'static,
     {
         Self { verify: Arc::new(verify), ..self }
+    }
+
+    /// Takes messages up to this size.
+    pub(crate) fn max_message_bytes(self, max_message_bytes: usize) -> Self {
+        Self { max_message_bytes, ..self }
     }
 
     pub(crate) fn service(self) -> Service {
@@ -127,6 +133,7 @@ impl Stub {
         let codec = ProstCodec::<GetUserByNameResponse, GetUserByNameRequest>::default();
         let grpc = Grpc::new(codec);
         let mut grpc = grpc.apply_max_message_size_config(Some(self.max_message_bytes), None);
+        grpc = grpc.accept_compressed(CompressionEncoding::Gzip);
         grpc.unary(handler, request).await
     }
 

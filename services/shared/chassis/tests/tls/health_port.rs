@@ -2,8 +2,9 @@
 
 use std::net::SocketAddr;
 
+use http::{Request, StatusCode};
 use microblog_chassis::Peer;
-use microblog_testkit::PATIENCE;
+use microblog_testkit::{PATIENCE, http};
 use nix::sys::signal::Signal;
 use tokio::net::TcpStream;
 use tonic::{Code, transport::Endpoint};
@@ -23,6 +24,11 @@ async fn health(address: SocketAddr, service: &str) -> Result<ServingStatus, Cod
     let request = HealthCheckRequest { service: service.to_owned() };
     let response = HealthClient::new(channel).check(request).await;
     response.map(|response| response.get_ref().status()).map_err(|status| status.code())
+}
+
+/// Returns the status code of a path, over HTTP/1.1.
+async fn by_path(address: SocketAddr, path: &str) -> StatusCode {
+    http(address, Request::get(path).body("").unwrap()).await.status()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -47,6 +53,9 @@ async fn health_port_answers_without_tls_until_the_drain_ends() {
     assert_eq!(health(probes, "liveness").await, Ok(ServingStatus::Serving));
     assert_eq!(health(probes, "no.such.Service").await, Err(Code::NotFound));
     assert!(health(address, "").await.is_err(), "the service's own port speaks TLS");
+    assert_eq!(by_path(probes, "/healthz").await, StatusCode::OK);
+    // Health is at no other path: a prober that has a wrong one must not take its answer for health.
+    assert_eq!(by_path(probes, "/").await, StatusCode::NOT_FOUND);
     let plain = Peer::remote(&format!("http://{probes}"), &crate::support::config()).unwrap();
     let status = get(plain, "").await.unwrap_err();
     assert_eq!(status.code(), Code::Unimplemented, "health and nothing else");
@@ -60,6 +69,7 @@ async fn health_port_answers_without_tls_until_the_drain_ends() {
     for service in ["", NAME] {
         assert_eq!(health(probes, service).await, Ok(ServingStatus::NotServing));
     }
+    assert_eq!(by_path(probes, "/healthz").await, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(health(probes, "liveness").await, Ok(ServingStatus::Serving));
     process.wait(|line| line["message"] == "drain timed out, aborting the rest");
     process.ended();

@@ -22,8 +22,15 @@ const REQUEST_HEADERS: [&str; 9] = [
     "microblog-viewer",
 ];
 
-/// Headers of responses of gRPC-Web, which has them instead of trailers if a call fails.
-const RESPONSE_HEADERS: [&str; 3] = ["grpc-message", "grpc-status", "grpc-status-details-bin"];
+/// Headers of responses of gRPC-Web, which has them instead of trailers if a call fails, and the retry
+/// delay of Connect.
+const RESPONSE_HEADERS: [&str; 5] = [
+    "grpc-message",
+    "grpc-retry-pushback-ms",
+    "grpc-status",
+    "grpc-status-details-bin",
+    "retry-after",
+];
 
 /// Returns the layer that answers preflight requests and marks responses. A session token is in a
 /// header and never in a cookie, so a browser does not add it to the requests of other sites.

@@ -8,7 +8,7 @@ import assert from "node:assert/strict";
 import { randomBytes, randomUUID } from "node:crypto";
 import { subscribe } from "node:diagnostics_channel";
 import { readFileSync } from "node:fs";
-import { createFileRegistry, fromBinary, fromJson } from "@bufbuild/protobuf";
+import { createFileRegistry, fromBinary } from "@bufbuild/protobuf";
 import { FileDescriptorSetSchema, MethodOptions_IdempotencyLevel } from "@bufbuild/protobuf/wkt";
 import { Code, ConnectError, createClient } from "@connectrpc/connect";
 import * as node from "@connectrpc/connect-node";
@@ -28,30 +28,8 @@ const CONNECTION = { baseUrl, defaultTimeoutMs: PATIENCE_MS };
 const protos = createFileRegistry(fromBinary(FileDescriptorSetSchema, readFileSync(image)));
 const GatewayService = protos.getService("microblog.gateway.v1.GatewayService");
 const RelationState = protos.getEnum("microblog.relation.v1.RelationState");
-
-// The details of errors. The image lacks them, since no proto of this project imports them.
-const string = (name, number) => ({ name, number, type: "TYPE_STRING", label: "LABEL_OPTIONAL" });
-const VIOLATION = "google.rpc.BadRequest.FieldViolation";
-const details = createFileRegistry(fromJson(FileDescriptorSetSchema, {
-  file: [{
-    name: "google/rpc/error_details.proto",
-    package: "google.rpc",
-    syntax: "proto3",
-    messageType: [
-      { name: "ErrorInfo", field: [string("reason", 1), string("domain", 2)] },
-      {
-        name: "BadRequest",
-        field: [{
-          name: "field_violations", number: 1, label: "LABEL_REPEATED", type: "TYPE_MESSAGE",
-          typeName: `.${VIOLATION}`,
-        }],
-        nestedType: [{ name: "FieldViolation", field: [string("field", 1), string("description", 2)] }],
-      },
-    ],
-  }],
-}));
-const ErrorInfo = details.getMessage("google.rpc.ErrorInfo");
-const BadRequest = details.getMessage("google.rpc.BadRequest");
+const ErrorInfo = protos.getMessage("google.rpc.ErrorInfo");
+const BadRequest = protos.getMessage("google.rpc.BadRequest");
 
 // The HTTP method of the last request since it was reset: of fetch, of HTTP/1.1 and of HTTP/2. Node.js
 // reports those of HTTP/2 from 22.17 and 24.1 on.
@@ -213,8 +191,9 @@ const STEPS = {
   async "a method that does not exist is unimplemented"({ transport }) {
     const methods = GatewayService.methods.map((method) => ({ ...method, name: `${method.name}Not` }));
     const rpc = createClient({ ...GatewayService, methods }, transport);
-    await fails(rpc.viewHome({}), Code.Unimplemented);
-    await fails(rpc.watchHome({})[Symbol.asyncIterator]().next(), Code.Unimplemented);
+    await fails(rpc.viewHome({}), Code.Unimplemented, "METHOD_UNKNOWN");
+    const stream = rpc.watchHome({})[Symbol.asyncIterator]();
+    await fails(stream.next(), Code.Unimplemented, "METHOD_UNKNOWN");
   },
 
   async "a message above the limit is rejected"({ rpc, ann }) {

@@ -9,7 +9,7 @@ use microblog_proto::gateway::{
     change_service_server::{ChangeService, ChangeServiceServer},
     gateway_service_server::{GatewayService, GatewayServiceServer},
 };
-use tonic::{Request, Response, Status, service::Routes};
+use tonic::{Request, Response, Status, codec::CompressionEncoding, service::Routes};
 
 use crate::{
     actions::{accounts, external_accounts, notices as seen_notices, posts, relations},
@@ -32,11 +32,14 @@ pub(crate) struct Rpc {
 }
 
 impl Rpc {
-    /// Returns the gRPC services, which reject requests larger than `max_message_bytes`.
+    /// Returns the gRPC services, which reject requests larger than `max_message_bytes`, also when they
+    /// are decompressed.
     pub(crate) fn into_routes(gateway: Gateway, max_message_bytes: usize) -> Routes {
         let rpc = Arc::new(Self { gateway, metrics: CallerMetrics::register() });
         let changes = ChangeServiceServer::from_arc(rpc.clone());
         let gateway = GatewayServiceServer::from_arc(rpc);
+        let gateway = gateway.accept_compressed(CompressionEncoding::Gzip);
+        let changes = changes.accept_compressed(CompressionEncoding::Gzip);
         Routes::new(gateway.max_decoding_message_size(max_message_bytes))
             .add_service(changes.max_decoding_message_size(max_message_bytes))
     }

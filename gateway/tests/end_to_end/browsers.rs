@@ -3,9 +3,13 @@
 use http::{Request, StatusCode, request};
 use http_body_util::BodyExt as _;
 use microblog_chassis::Worker;
+use microblog_proto::gateway::{
+    self, change_service_client::ChangeServiceClient, gateway_service_client::GatewayServiceClient,
+};
 use microblog_testkit::{http, http_stream};
 use serde_json::{Value, json};
 use tokio::time::timeout;
+use tonic::{Code, codec::CompressionEncoding, transport::Endpoint};
 
 use crate::{
     process::served_with,
@@ -86,6 +90,106 @@ async fn a_session_reads_writes_and_watches_with_json() {
         String::from_utf8_lossy(rejected.body()).contains("CALLER_NOT_ALLOWED"),
         "{rejected:?}"
     );
+}
+
+/// Returns the reason of an error of Connect, and the fields that it names.
+fn reason_and_fields(error: &Value) -> (String, Vec<String>) {
+    let details = error["details"].as_array().cloned().unwrap_or_default();
+    let of = |name: &str| {
+        let detail = details.iter().find(|detail| detail["type"] == name);
+        detail.map_or(Value::Null, |detail| detail["debug"].clone())
+    };
+    let fields = of("google.rpc.BadRequest")["fieldViolations"].as_array().cloned();
+    let fields = fields.unwrap_or_default().into_iter();
+    let fields = fields.map(|field| field["field"].as_str().unwrap().to_owned()).collect();
+    (of("google.rpc.ErrorInfo")["reason"].as_str().unwrap_or_default().to_owned(), fields)
+}
+
+#[tokio::test]
+async fn unknown_values_are_rejected_with_their_fields() {
+    let system = System::start().await;
+    let server = Server::start(&system, &[]);
+    let cases = [
+        ("ViewNotices", json!({"kinds": ["LIKE"]}), "kinds[0]"),
+        ("CountUnread", json!({"unknown": 1}), ""),
+        ("ViewFollowing", json!({"order": "OLDEST_FIRST"}), "order"),
+        ("ViewComments", json!({"order": "newest", "postId": "7"}), "order"),
+        ("ChangeService/Snapshot", json!({"kinds": ["CHANGE_KIND_POST", "ACCOUNT"]}), "kinds[1]"),
+        ("ChangeService/Watch", json!({"kinds": ["ACCOUNT"]}), "kinds[0]"),
+    ];
+    for (method, message, field) in cases {
+        let error = if let Some(method) = method.strip_prefix("ChangeService/") {
+            let message = message.to_string();
+            let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+            let body = [&[0], &length[..], message.as_bytes()].concat();
+            let request = Request::post(format!("/microblog.gateway.v1.ChangeService/{method}"))
+                .header("content-type", "application/connect+json")
+                .body(body)
+                .unwrap();
+            let response = http(&server.address, request).await;
+            serde_json::from_slice::<Value>(&response.body()[5..]).unwrap()["error"].clone()
+        } else {
+            server.call("", method, message.clone()).await.1
+        };
+        let (reason, fields) = reason_and_fields(&error);
+        match field {
+            "" => assert_eq!(reason, "TOKEN_MISSING", "{error}"),
+            field => {
+                assert_eq!(
+                    (reason.as_str(), &fields[..]),
+                    ("INVALID_FIELD", &[field.to_owned()][..])
+                );
+            }
+        }
+        if !method.contains('/') && !field.is_empty() {
+            let query = percent_encode(&message.to_string());
+            let path = format!(
+                "/microblog.gateway.v1.GatewayService/{method}?encoding=json&message={query}"
+            );
+            let response = http(&server.address, Request::get(path).body("").unwrap()).await;
+            let error = serde_json::from_slice(response.body()).unwrap();
+            assert_eq!(reason_and_fields(&error).1, [field], "{error}");
+        }
+    }
+}
+
+fn percent_encode(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}
+
+#[tokio::test]
+async fn rejections_by_a_limit_say_when_to_retry() {
+    let system = System::start().await;
+    let server = Server::start(&system, &["--logins-per-minute=1"]);
+    let login = || {
+        let request = post("Login", "", "application/json").body(r#"{"login": "nobody"}"#).unwrap();
+        http(&server.address, request)
+    };
+    login().await;
+    let rejected = login().await;
+    assert_eq!(rejected.status(), StatusCode::TOO_MANY_REQUESTS);
+    let error = serde_json::from_slice(rejected.body()).unwrap();
+    assert_eq!(reason_and_fields(&error).0, "RATE_LIMITED");
+    let seconds: u64 = rejected.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!((1..=60).contains(&seconds), "{seconds}");
+    let health = http(&server.address, Request::get("/healthz").body("").unwrap()).await;
+    assert!([200, 503].contains(&health.status().as_u16()), "{health:?}");
+}
+
+#[tokio::test]
+async fn messages_of_all_services_of_the_gateway_may_be_compressed() {
+    let system = System::start().await;
+    let server = Server::start(&system, &[]);
+    let channel = Endpoint::from_shared(format!("http://{}", server.address)).unwrap();
+    let channel = channel.connect_lazy();
+    let mut gateway = GatewayServiceClient::new(channel.clone())
+        .send_compressed(CompressionEncoding::Gzip)
+        .accept_compressed(CompressionEncoding::Gzip);
+    let error = gateway.view_home(gateway::ViewHomeRequest::default()).await.unwrap_err();
+    assert_eq!(error.code(), Code::Unauthenticated, "{error}");
+    let mut changes = ChangeServiceClient::new(channel).send_compressed(CompressionEncoding::Gzip);
+    let error = changes.snapshot(gateway::SnapshotRequest::default()).await.unwrap_err();
+    assert_eq!(error.code(), Code::PermissionDenied, "{error}");
 }
 
 #[tokio::test]

@@ -36,6 +36,11 @@ pub(super) fn complete_error(
         Code::NotFound if method.is_infrastructure => {
             Some(status::not_found(ErrorReason::NameUnknown, status.message()))
         }
+        // Reflection rejects a request without a question.
+        Code::InvalidArgument if method.is_infrastructure => {
+            let reason = ErrorReason::MalformedMessage;
+            Some(status::with_reason(Code::InvalidArgument, reason, status.message()))
+        }
         _ => map(&status),
     };
     if let Some(mapped) = mapped {

@@ -156,7 +156,7 @@ async fn health_has_a_path_with_a_status_code() {
 }
 
 #[tokio::test]
-async fn health_is_told_to_probers_of_http_1_0() {
+async fn health_path_answers_http_1_0() {
     let server =
         Server::start(Service { web: Some(Web::default()), ..Stub::new().service() }, config());
     eventually("it serves", async || {

@@ -21,12 +21,12 @@ use tonic::{Status, Streaming, body::Body, client::Grpc, metadata::MetadataMap};
 pub(super) use self::request::{Asked, is_exchange};
 use self::request::{Format, metadata};
 use super::{
-    envelope,
+    INFRASTRUCTURE_MAX, envelope,
     head::{self, JSON, PROTO, STREAM_JSON, STREAM_PROTO},
     rejection::{Rejection, end_of_stream},
 };
 use crate::{
-    json,
+    json, methods,
     raw_codec::RawCodec,
     server::{HEALTH, call_batches::BatchedCalls},
 };
@@ -83,7 +83,9 @@ impl Connect {
         request: Request<Bytes>,
     ) -> Result<Response<Body>, Rejection> {
         let (parts, body) = request.into_parts();
-        let message = asked.message(body, self.message_max)?;
+        let is_infrastructure = methods::find(parts.uri.path()).is_infrastructure;
+        let max = if is_infrastructure { INFRASTRUCTURE_MAX } else { self.message_max };
+        let message = asked.message(body, max)?;
         let path =
             PathAndQuery::try_from(parts.uri.path()).map_err(|_| Rejection::unknown_method())?;
         let metadata = MetadataMap::from_headers(metadata(&parts.headers));

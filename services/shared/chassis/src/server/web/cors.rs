@@ -10,11 +10,14 @@ use tower_http::cors::CorsLayer;
 const MAX_AGE: Duration = Duration::from_secs(2 * 60 * 60);
 
 /// Headers of Connect and gRPC-Web calls, with the credentials and the trace context.
-const REQUEST_HEADERS: [&str; 9] = [
+const REQUEST_HEADERS: [&str; 12] = [
     "authorization",
+    "connect-content-encoding",
     "connect-protocol-version",
     "connect-timeout-ms",
+    "content-encoding",
     "content-type",
+    "grpc-encoding",
     "grpc-timeout",
     "traceparent",
     "x-grpc-web",

@@ -7,7 +7,7 @@ use http_body_util::BodyExt as _;
 use tonic::{Code, Status, body::Body};
 use tower::Service as _;
 
-use super::request::{check_version, metadata};
+use super::request::{EXCHANGE, check_version, metadata};
 use crate::{
     call::{batch::GRPC_CONTENT_TYPE, metadata::set_timeout},
     server::{
@@ -25,6 +25,9 @@ pub(super) async fn open(
     request: Request<Body>,
 ) -> Result<Body, Rejection> {
     let (parts, body) = request.into_parts();
+    if parts.version < Version::HTTP_2 {
+        return Err(Rejection::media_type(EXCHANGE));
+    }
     check_version(&parts.headers)?;
     let encoding = parts.headers.get("connect-content-encoding");
     if encoding.is_some_and(|encoding| encoding != "identity") {

@@ -39,6 +39,10 @@ const PROTOCOL_VERSION: &str = "connect-protocol-version";
 const STREAM_ENCODING: HeaderName = HeaderName::from_static("connect-content-encoding");
 const STREAM_ACCEPT_ENCODING: HeaderName = HeaderName::from_static("connect-accept-encoding");
 
+/// What reflection takes: a stream in both directions, which HTTP/1.1 does not have.
+pub(super) const EXCHANGE: &str = "application/connect+proto by POST over HTTP/2; `buf curl` needs \
+                                   --http2-prior-knowledge for a server without TLS";
+
 /// Headers of the request's message and of its connection. They say nothing about the call.
 const NOT_METADATA: [HeaderName; 9] = [
     header::ACCEPT,
@@ -152,10 +156,7 @@ impl Asked {
     ) -> Result<Self, Rejection> {
         let path = request.uri().path();
         if is_reflection(path) {
-            return Err(Rejection::media_type(
-                "application/connect+proto by POST; `buf curl` needs --http2-prior-knowledge, and \
-                 --protocol grpc over HTTP/1.1",
-            ));
+            return Err(Rejection::media_type(EXCHANGE));
         }
         let method = method.ok_or_else(Rejection::unknown_method)?.clone();
         let is_read = methods::is_read(path) == Some(true) && !method.is_server_streaming();

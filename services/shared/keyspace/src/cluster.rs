@@ -22,7 +22,6 @@ use opentelemetry::{KeyValue, global, metrics::BoundCounter};
 use redis::{
     RedisResult, Value,
     aio::ConnectionLike as _,
-    cluster_async::ClusterConnection,
     cluster_routing::{RoutingInfo, SingleNodeRoutingInfo},
 };
 use tokio::{
@@ -37,6 +36,7 @@ use crate::{
     connection_metrics::{ConnectionGuard, ConnectionMetrics},
     error::{TimedOut, within},
     lock::lock,
+    node_connection::ClusterConnection,
     reply::check,
     route::{Routed, to_partition},
     server_pool::{ServerPool, ServerPoolOptions},

@@ -6,7 +6,7 @@ use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::Futures
 use microblog_files::HotReload;
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError,
-    RedisResult, aio::MultiplexedConnection, cluster_async::ClusterConnection,
+    RedisResult, aio::MultiplexedConnection,
 };
 
 use crate::{
@@ -15,6 +15,7 @@ use crate::{
     certificates::Paths,
     clients::{ClientOptions, Kind},
     multiplexed::{Multiplexed, PushHandler},
+    node_connection::ClusterConnection,
     round_trip_metrics::ServerAddress,
     stream::Stream,
 };
@@ -129,7 +130,7 @@ impl Endpoint {
     pub(crate) fn cluster_client(&self) -> BoxFuture<'_, RedisResult<ClusterConnection>> {
         let connect = async {
             match &self.clients.current().kind {
-                Kind::Cluster(client) => client.get_async_connection().await,
+                Kind::Cluster(client) => client.get_async_generic_connection().await,
                 Kind::Single(_) | Kind::Sentinel { .. } => {
                     Err((ErrorKind::InvalidClientConfig, "not a cluster").into())
                 }

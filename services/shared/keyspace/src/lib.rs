@@ -31,6 +31,7 @@ mod library;
 mod lock;
 mod log_throttle;
 mod multiplexed;
+mod node_connection;
 mod outbox;
 mod page;
 mod partition_states;

@@ -24,6 +24,30 @@ async fn cluster_serves_all_kinds_of_calls() {
     serves_all_kinds_of_calls(cluster().await).await;
 }
 
+#[tokio::test]
+async fn connections_send_no_command_that_redis_rejects() {
+    for store in [single().await, sentinels().await, cluster().await] {
+        let mut admins = Vec::new();
+        for server in store.servers() {
+            let mut admin = server.admin().await;
+            redis::cmd("CONFIG").arg("RESETSTAT").exec_async(&mut admin).await.unwrap();
+            admins.push(admin);
+        }
+        let keyspace = open_ready(store.url()).await;
+        put(&keyspace, &key(7, "value"), "here").await.unwrap();
+        keyspace.dedicated_connection(&key(7, "value")).await.map(drop).unwrap();
+        for mut admin in admins {
+            let violations: Vec<redis::Value> =
+                redis::cmd("ACL").arg("LOG").query_async(&mut admin).await.unwrap();
+            assert!(violations.is_empty(), "{violations:?}");
+            // Redis 7.0 knows no subcommand SETINFO, and logs none.
+            let errors: String =
+                redis::cmd("INFO").arg("errorstats").query_async(&mut admin).await.unwrap();
+            assert!(!errors.contains("errorstat_"), "{errors}");
+        }
+    }
+}
+
 async fn serves_all_kinds_of_calls(store: Any) {
     let keyspace = open_ready(store.url()).await;
     for partition in [0, 1, 500, 1023] {

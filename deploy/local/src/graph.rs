@@ -1,7 +1,7 @@
 //! Imports a follow graph into a running microblog: first accounts, then follows. Uses the
 //! idempotent import calls of the services, and retries transient errors.
 
-use std::time::Duration;
+use std::{cell::Cell, time::Duration};
 
 use anyhow::anyhow;
 use futures::{StreamExt as _, TryStreamExt as _, future, stream};
@@ -61,6 +61,8 @@ pub struct Users {
     pub ids: Vec<u64>,
     /// Number of created accounts.
     pub created: u64,
+    /// Number of accounts that existed before, or that an attempt created whose answer is missing.
+    pub unclear: u64,
     /// Number of accounts that could not be created.
     pub rejected: u64,
     /// Duration of the import.
@@ -69,8 +71,10 @@ pub struct Users {
 
 /// The result of the follow import.
 pub struct Follows {
-    /// The sum of the relation service's responses.
+    /// The sum of the relation service's responses, without what is unclear.
     pub outcome: ImportFollowsResponse,
+    /// Number of follows that existed before, or that an attempt created whose answer is missing.
+    pub unclear: u64,
     /// Number of follows sent.
     pub sent: u64,
     /// Number of follows that were omitted, because an account could not be created.
@@ -86,17 +90,21 @@ pub async fn users(list: &EdgeList, target: &Target) -> anyhow::Result<Users> {
     let progress = Progress::start("accounts", names.len() as u64);
     let calls =
         names.chunks(USERS_PER_CALL).zip(channels.iter().cycle()).map(async |(names, channel)| {
-            let response = import_users(channel, names, target).await?;
+            let is_unclear = Cell::new(false);
+            let response = import_users(channel, names, target, &is_unclear).await?;
             progress.add(names.len() as u64);
-            Ok(response)
+            let existing = response.user_ids.iter().filter(|&&id| id != 0).count() as u64;
+            let existing = existing.saturating_sub(response.created.into());
+            Ok((response, if is_unclear.get() { existing } else { 0 }))
         });
-    let responses: Vec<ImportUsersResponse> = stream::iter(calls)
+    let responses: Vec<(ImportUsersResponse, u64)> = stream::iter(calls)
         .buffered(CONNECTIONS)
         .try_collect()
         .await
         .map_err(|status| import_error("accounts", &status))?;
-    let created = responses.iter().map(|response| u64::from(response.created)).sum();
-    let ids: Vec<u64> = responses.into_iter().flat_map(|response| response.user_ids).collect();
+    let created = responses.iter().map(|(response, _)| u64::from(response.created)).sum();
+    let unclear = responses.iter().map(|(_, unclear)| unclear).sum();
+    let ids: Vec<u64> = responses.into_iter().flat_map(|(response, _)| response.user_ids).collect();
     if ids.len() != names.len() {
         return Err(anyhow!(
             "the user service returned {1} ids for {0} names",
@@ -105,20 +113,21 @@ pub async fn users(list: &EdgeList, target: &Target) -> anyhow::Result<Users> {
         ));
     }
     let rejected = ids.iter().filter(|&&id| id == 0).count() as u64;
-    Ok(Users { ids, created, rejected, took: progress.finish() })
+    Ok(Users { ids, created, unclear, rejected, took: progress.finish() })
 }
 
 async fn import_users(
     channel: &SignedChannel,
     names: &[&str],
     target: &Target,
+    is_unclear: &Cell<bool>,
 ) -> Result<ImportUsersResponse, Status> {
     let message = ImportUsersRequest {
         names: names.iter().map(|&name| name.to_owned()).collect(),
         email_domain: target.email_domain.clone(),
         password: target.password.clone(),
     };
-    remote::retry(async || {
+    retry(is_unclear, async || {
         let request = remote::request(message.clone(), CALL_TIMEOUT);
         Ok(UserServiceClient::new(channel.clone()).import_users(request).await?.into_inner())
     })
@@ -137,8 +146,8 @@ pub async fn follows(list: &EdgeList, ids: &[u64], target: &Target) -> anyhow::R
         .map(|(partition, channel)| send(channel, partition, &progress));
     let outcomes =
         future::try_join_all(calls).await.map_err(|status| import_error("follows", &status))?;
-    let outcome = outcomes.into_iter().fold(ImportFollowsResponse::default(), sum);
-    Ok(Follows { outcome, sent, dropped, took: progress.finish() })
+    let (outcome, unclear) = outcomes.into_iter().fold(Default::default(), sum);
+    Ok(Follows { outcome, unclear, sent, dropped, took: progress.finish() })
 }
 
 /// Partitions the follows by follower. Follows of one follower stay in order although several calls
@@ -163,12 +172,13 @@ async fn send(
     channel: &SignedChannel,
     partition: &[Follow],
     progress: &Progress,
-) -> Result<ImportFollowsResponse, Status> {
-    let mut outcome = ImportFollowsResponse::default();
+) -> Result<(ImportFollowsResponse, u64), Status> {
+    let mut outcome = Default::default();
     let mut is_waiting = false;
     for follows in partition.chunks(FOLLOWS_PER_CALL) {
-        let response = loop {
-            match import_follows(channel, follows).await {
+        let is_unclear = Cell::new(false);
+        let mut response = loop {
+            match import_follows(channel, follows, &is_unclear).await {
                 // However long: the database records more slowly than follows are imported.
                 Err(status) if remote::reason(&status) == "OVERLOADED" => {
                     if !is_waiting {
@@ -180,7 +190,8 @@ async fn send(
             }
         };
         is_waiting = false;
-        outcome = sum(outcome, response);
+        let unclear = if is_unclear.get() { std::mem::take(&mut response.unchanged) } else { 0 };
+        outcome = sum(outcome, (response, unclear));
         progress.add(follows.len() as u64);
     }
     Ok(outcome)
@@ -189,8 +200,9 @@ async fn send(
 async fn import_follows(
     channel: &SignedChannel,
     follows: &[Follow],
+    is_unclear: &Cell<bool>,
 ) -> Result<ImportFollowsResponse, Status> {
-    remote::retry(async || {
+    retry(is_unclear, async || {
         let message = ImportFollowsRequest { follows: follows.to_vec() };
         let request = remote::request(message, CALL_TIMEOUT);
         Ok(RelationServiceClient::new(channel.clone()).import_follows(request).await?.into_inner())
@@ -198,15 +210,34 @@ async fn import_follows(
     .await
 }
 
-fn sum(a: ImportFollowsResponse, b: ImportFollowsResponse) -> ImportFollowsResponse {
-    ImportFollowsResponse {
+/// Makes an idempotent call, and retries transient errors. Notes whether an attempt failed: it may have
+/// created what the answer counts as existing. One that is rejected as OVERLOADED, too, since the
+/// relation service checks its load between parts of the call.
+async fn retry<T>(
+    is_unclear: &Cell<bool>,
+    call: impl AsyncFn() -> Result<T, Status>,
+) -> Result<T, Status> {
+    remote::retry(async || {
+        let answer = call().await;
+        is_unclear.set(is_unclear.get() || answer.is_err());
+        answer
+    })
+    .await
+}
+
+fn sum(
+    (a, a_unclear): (ImportFollowsResponse, u64),
+    (b, b_unclear): (ImportFollowsResponse, u64),
+) -> (ImportFollowsResponse, u64) {
+    let outcome = ImportFollowsResponse {
         created: a.created + b.created,
         unchanged: a.unchanged + b.unchanged,
         rejected_self: a.rejected_self + b.rejected_self,
         rejected_blocked: a.rejected_blocked + b.rejected_blocked,
         rejected_limit: a.rejected_limit + b.rejected_limit,
         rejected_forgotten: a.rejected_forgotten + b.rejected_forgotten,
-    }
+    };
+    (outcome, a_unclear + b_unclear)
 }
 
 async fn channels(url: &str, keys: &Keys) -> anyhow::Result<Vec<SignedChannel>> {

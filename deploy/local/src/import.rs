@@ -12,6 +12,9 @@ use crate::{
     graph::{self, Follows, Target, Users},
 };
 
+/// Why it is unclear whether this import created something.
+const UNCLEAR: &str = "calls were repeated after an error";
+
 /// Imports a follow graph: one `follower following` per line.
 ///
 /// Both are account names (1 to 30 of A-Z, a-z, 0-9 and underscore), separated by white space.
@@ -50,8 +53,11 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 fn report(list: &EdgeList, users: &Users, follows: &Follows) {
-    let existing = users.ids.len() as u64 - users.created - users.rejected;
+    let existing = users.ids.len() as u64 - users.created - users.unclear - users.rejected;
     println!("accounts   {} new, {} existing", HumanCount(users.created), HumanCount(existing));
+    if users.unclear > 0 {
+        println!("           {} new or existing: {UNCLEAR}", HumanCount(users.unclear));
+    }
     if users.rejected > 0 {
         println!(
             "           {} could not be created: the name is reserved after a deletion, or another \
@@ -65,6 +71,9 @@ fn report(list: &EdgeList, users: &Users, follows: &Follows) {
         HumanCount(outcome.created),
         HumanCount(outcome.unchanged)
     );
+    if follows.unclear > 0 {
+        println!("           {} created or unchanged: {UNCLEAR}", HumanCount(follows.unclear));
+    }
     for (count, reason) in [
         (list.self_follows + outcome.rejected_self, "self-follow"),
         (outcome.rejected_blocked, "one has blocked the other"),

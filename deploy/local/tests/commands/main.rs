@@ -7,6 +7,7 @@ mod changes;
 mod databases;
 mod errors;
 mod export;
+mod import;
 mod launcher;
 mod limits;
 mod readme;

@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 use futures::TryStreamExt as _;
 use microblog_chassis::status;
 use microblog_proto::common::{ChangeKind, ErrorReason, FeedPage, FeedQuery};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tonic::Status;
 use uuid::Uuid;
 
@@ -40,6 +40,10 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// The wait after an error: another process, which may be able to follow the feed, is first.
 const FAILED_RETRY: Duration = Duration::from_secs(2);
+
+/// How long a feed may be unreadable before that is a fault: the service starts, fills a new database,
+/// or is replaced.
+const STARTING: Duration = Duration::from_secs(30);
 
 /// The wait while a service has no database.
 const NO_DATABASE_RETRY: Duration = Duration::from_secs(10);
@@ -87,10 +91,11 @@ impl Follower {
     /// Follows the feed. Never returns.
     pub(crate) async fn run(self) {
         let holder = Uuid::new_v4().to_string();
-        let mut last_error = None;
+        let mut outage = Outage::default();
         loop {
-            let Err(error) = self.follow(&holder, &mut last_error).await else {
+            let Err(error) = self.follow(&holder, &mut outage).await else {
                 // Another process follows the feed.
+                outage = Outage::default();
                 sleep(RETRY).await;
                 continue;
             };
@@ -100,13 +105,7 @@ impl Follower {
             };
             // If this fails, the claim ends by itself.
             let _ = self.store.release_feed(self.source, &holder).await;
-            // Each error is logged once, until the feed is followed again.
-            let text = error.to_string();
-            if last_error.as_ref() != Some(&text) {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(service = self.source.name(), error, "cannot follow a change feed");
-                last_error = Some(text);
-            }
+            outage.log(self.source, &error);
             if reason == Some(ErrorReason::NoDatabase) {
                 self.metrics.has_none(self.source);
                 sleep(NO_DATABASE_RETRY).await;
@@ -118,12 +117,12 @@ impl Follower {
     }
 
     /// Follows the feed until an error, or until another process does.
-    async fn follow(&self, holder: &str, last_error: &mut Option<String>) -> Result<(), Error> {
+    async fn follow(&self, holder: &str, outage: &mut Outage) -> Result<(), Error> {
         let Some(progress) = self.claim(holder).await? else { return Ok(()) };
         self.metrics.claimed(self.source, progress.read_until);
         // The claim is renewed beside the work.
         tokio::select! {
-            ended = self.read(holder, progress, last_error) => ended,
+            ended = self.read(holder, progress, outage) => ended,
             lost = self.renew(holder) => lost,
         }
     }
@@ -146,7 +145,7 @@ impl Follower {
         &self,
         holder: &str,
         mut progress: Progress,
-        last_error: &mut Option<String>,
+        outage: &mut Outage,
     ) -> Result<(), Error> {
         if progress.generation == 0 {
             let Some(begun) = self.anew(holder, 0).await? else { return Ok(()) };
@@ -179,9 +178,7 @@ impl Follower {
                 return Ok(());
             }
             self.metrics.read(self.source, progress.read_until);
-            if last_error.take().is_some() {
-                tracing::info!(service = self.source.name(), "change feed followed again");
-            }
+            outage.end(self.source);
         }
     }
 
@@ -209,6 +206,39 @@ impl Follower {
             }
         }
         Ok(())
+    }
+}
+
+/// The time in which a feed is not followed.
+#[derive(Default)]
+struct Outage {
+    /// Since its first error.
+    since: Option<Instant>,
+    /// The last error that was logged as a fault.
+    logged: Option<String>,
+}
+
+impl Outage {
+    /// Logs each error once, as a fault if the outage lasts.
+    fn log(&mut self, source: Source, error: &Error) {
+        let service = source.name();
+        let text = error.to_string();
+        let error = error as &dyn std::error::Error;
+        let is_first = self.since.is_none();
+        let lasts = self.since.get_or_insert_with(Instant::now).elapsed() >= STARTING;
+        if lasts && self.logged.as_ref() != Some(&text) {
+            tracing::warn!(service, error, "cannot follow a change feed");
+            self.logged = Some(text);
+        } else if is_first {
+            tracing::info!(service, error, "change feed not readable yet");
+        }
+    }
+
+    /// Logs the end of an outage that was logged as a fault.
+    fn end(&mut self, source: Source) {
+        if std::mem::take(self).logged.is_some() {
+            tracing::info!(service = source.name(), "change feed followed again");
+        }
     }
 }
 
@@ -256,13 +286,29 @@ mod tests {
         failing.abort();
     }
 
+    #[test]
+    fn an_outage_is_a_fault_when_it_lasts() {
+        let error = |text: &str| Error::Peer(Status::unavailable(text));
+        let mut outage = Outage::default();
+        outage.log(Source::Post, &error("it starts"));
+        assert_eq!(outage.logged, None);
+        outage.since = Instant::now().checked_sub(STARTING);
+        for text in ["it is down", "and refuses"] {
+            outage.log(Source::Post, &error(text));
+            assert_eq!(outage.logged, Some(error(text).to_string()));
+        }
+        outage.end(Source::Post);
+        outage.log(Source::Post, &error("and refuses"));
+        assert_eq!(outage.logged, None, "it is another outage");
+    }
+
     #[tokio::test]
     async fn a_process_that_has_lost_its_claim_begins_no_generation() {
         let redis = Redis::start(Topology::Single).await;
         let follower = follower(&redis);
         // Another process has claimed the feed during a pause of this one.
         let progress = follower.claim("another").await.unwrap().unwrap();
-        let ended = follower.read("paused", progress, &mut None).await;
+        let ended = follower.read("paused", progress, &mut Outage::default()).await;
         assert!(ended.is_ok(), "{ended:?}");
         assert_eq!(follower.claim("another").await.unwrap().unwrap().generation, 0);
     }

@@ -228,10 +228,8 @@ mod tests {
         );
         let callers = Callers::open(file).unwrap();
         let mut request = Request::new(());
-        request.extensions_mut().insert(Connection {
-            certificate_names: certificate.iter().map(|&name| name.to_owned()).collect(),
-            ..Connection::default()
-        });
+        let connection = request.extensions_mut().get_or_insert_default::<Connection>();
+        connection.certificate_names = certificate.iter().map(|&name| name.to_owned()).collect();
         for (name, value) in headers {
             request.metadata_mut().append(*name, value.parse().unwrap());
         }

@@ -122,6 +122,7 @@ pub fn service(config: &Config, limits: Limits, peers: Peers, worker: Worker) ->
             allowed_origins: config.allowed_origins.clone(),
             files: if config.page { page::files(config.page_metrics) } else { Vec::new() },
             metrics: config.page_metrics,
+            proxy_protocol: config.limits.proxy_protocol(),
         }),
         ready: std::sync::Arc::new(|| future::ready(true).boxed()),
         background: eviction.into_iter().chain(deletion).collect(),

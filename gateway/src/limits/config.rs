@@ -1,5 +1,7 @@
 //! The flags of the rate limits.
 
+use microblog_chassis::ProxyProtocol;
+
 use super::address::TrustedProxies;
 
 /// Rate limits for each viewer and each client address, in one gateway process.
@@ -133,4 +135,18 @@ pub struct Config {
         hide_default_value = true
     )]
     pub trusted_proxies: TrustedProxies,
+
+    /// Connections from --trusted-proxies begin with a header of the PROXY protocol, version 1 or 2,
+    /// which names the client: for a balancer of layer 4. Those without it are closed. Connections
+    /// from other addresses have none
+    #[arg(long, env = "MICROBLOG_PROXY_PROTOCOL")]
+    pub proxy_protocol: bool,
+}
+
+impl Config {
+    /// Returns the peers that speak the PROXY protocol.
+    pub(crate) fn proxy_protocol(&self) -> Option<ProxyProtocol> {
+        let proxies = self.trusted_proxies.clone();
+        self.proxy_protocol.then(|| ProxyProtocol::new(move |peer| proxies.contains(peer)))
+    }
 }

@@ -1,10 +1,15 @@
 //! Rate limits for each address, and the address behind proxies.
 
-use std::{net::TcpListener, time::Duration};
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpListener,
+    time::Duration,
+};
 
 use microblog_chassis::{Worker, serve};
 use microblog_proto::gateway::{self, gateway_service_client::GatewayServiceClient};
 use microblog_testkit::{Process, free_port};
+use tokio::{net::TcpSocket, task::spawn_blocking};
 use tonic::{
     Request,
     transport::{Channel, Endpoint},
@@ -136,6 +141,43 @@ async fn forwarded_addresses_are_accepted_from_trusted_proxies_only() {
     let mut proxy = caller(&gateway, "127.0.0.2");
     assert_eq!(attempt(&mut proxy, Some("198.51.100.1")).await, None);
     assert!(attempt(&mut proxy, Some("198.51.100.2")).await.is_some());
+}
+
+/// Logs in through a balancer of layer 4 at 127.0.0.2. The client sends another address itself. Returns
+/// the answer.
+async fn log_in_through_a_balancer(gateway: &str, client: &str) -> String {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+    let address = gateway.strip_prefix("http://").unwrap().parse().unwrap();
+    let mut connection = socket.connect(address).await.unwrap().into_std().unwrap();
+    connection.set_nonblocking(false).unwrap();
+    let sent = format!(
+        "PROXY TCP4 {client} 127.0.0.2 35646 443\r\n\
+         POST /microblog.gateway.v1.GatewayService/Login HTTP/1.1\r\nhost: a\r\n\
+         content-type: application/json\r\nx-forwarded-for: 203.0.113.7\r\n\
+         content-length: 2\r\nconnection: close\r\n\r\n{{}}"
+    );
+    let exchange = move || {
+        connection.write_all(sent.as_bytes()).unwrap();
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    spawn_blocking(exchange).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_balancer_names_its_clients_by_the_proxy_protocol() {
+    let system = without_jobs().await;
+    let flags = ["--logins-per-minute=1", "--trusted-proxies=127.0.0.2", "--proxy-protocol"];
+    let gateway = served(&system, &flags);
+    for client in ["198.51.100.1", "198.51.100.2"] {
+        for is_limited in [false, true] {
+            let answer = log_in_through_a_balancer(&gateway, client).await;
+            assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
+            assert_eq!(answer.contains("RATE_LIMITED"), is_limited, "{answer}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 pub(crate) mod admission;
 mod authorizer;
 pub(crate) mod batch;
+pub(crate) mod connection_calls;
 pub mod context;
 pub mod message;
 pub(crate) mod metadata;

@@ -6,7 +6,8 @@
 //! 1. `server`: one service on one listener, from accept to the end of its drain. `process` (start,
 //!    signals, drain of a whole process), `listeners` (SO_REUSEPORT), `connection_balancer`,
 //!    `call_batches` (many calls in one stream), `web` (gRPC-Web, Connect and files, for browsers),
-//!    `health` (`grpc.health.v1`), `health_path` (HTTP), `health_port` (both), `tls`.
+//!    `health` (`grpc.health.v1`), `health_path` (HTTP), `health_port` (both), `tls`, `proxy_protocol`,
+//!    `drain` (of single connections).
 //! 2. `client` ([`Peer`]): calls to other services. Service discovery, load balancing, reconnecting,
 //!    retries, `call_stream` (batches), `tls`.
 //! 3. `middleware` around each call, from the network or within the process: deadline, panic
@@ -14,7 +15,8 @@
 //! 4. `call`, the current call: [`context`] (deadline, trace and identity), `admission` (concurrency
 //!    limit, load shedding), `authorizer` ([`CallAuthorizer`]), [`mutate()`] (writes that run to
 //!    completion), [`message`] (trace propagation through queues), `metadata` (limit of its size,
-//!    `grpc-timeout`), `batch` (calls in one message), `span` (head-based sampling), `trace_context` (W3C).
+//!    `grpc-timeout`), `batch` (calls in one message), `connection_calls` (calls in flight on a
+//!    connection), `span` (head-based sampling), `trace_context` (W3C).
 //! 5. `telemetry`: log format, exporters for OTLP and Prometheus, sampling settings.
 //! 6. `config` (flags).
 //! 7. [`identity`]: signed caller identity between services.
@@ -54,7 +56,7 @@ pub use jobs::{PeriodicJob, run_on_dedicated_thread, run_periodically};
 pub use methods::is_read;
 pub use microblog_files::TlsError;
 pub use server::{ServeError, connection::Connection, process::run, serve};
-pub use service::{File, Handler, Probe, Service, ServiceListener, Web, Worker};
+pub use service::{File, Handler, Probe, ProxyProtocol, Service, ServiceListener, Web, Worker};
 pub use telemetry::AUDIT_TARGET;
 
 /// The version of microblog, for `--version`: with the commit and the build profile.

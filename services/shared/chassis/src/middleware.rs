@@ -130,11 +130,14 @@ impl Calls {
     /// Admits a call from outside the process: sets its caller, slot, identity and deadline.
     fn admit(&self, call: &mut InFlightCall, request: &Request<Body>) -> Result<(), Status> {
         let (method, headers) = (call.method, request.headers());
-        call.caller = request.extensions().get().and_then(|from: &Connection| from.remote_addr);
+        let connection = request.extensions().get::<Connection>();
+        call.caller = connection.and_then(|from| from.remote_addr);
         metadata::check_size(request)?;
         span::record_peer(&call.span, request.uri(), call.caller);
         if !method.is_infrastructure {
-            call.permit = Some(self.server_state.admission.try_admit().ok_or_else(overloaded)?);
+            call.connection_call = connection.map(Connection::start_call);
+            let permit = self.server_state.admission.try_admit(call.connection_call.clone());
+            call.permit = Some(permit.ok_or_else(overloaded)?);
         }
         if let Some(keys) = self.server_state.keys.as_ref().filter(|_| method.requires_identity) {
             call.identity = identity::extract(keys, headers)?;
@@ -192,6 +195,7 @@ fn start(
         server_state,
         caller: None,
         permit: None,
+        connection_call: None,
         is_debug_logged: method.is_infrastructure,
         started,
         code: None,

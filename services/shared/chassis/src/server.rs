@@ -4,16 +4,24 @@
 mod call_batches;
 pub(crate) mod connection;
 mod connection_balancer;
+mod drain;
 mod health;
 mod health_path;
 mod health_port;
 mod listeners;
 pub(crate) mod process;
+mod proxy_protocol;
 mod tls;
 mod web;
 
 use std::{
-    convert::Infallible, future::Future, io, net::TcpListener, pin::pin, sync::Arc, time::Duration,
+    convert::Infallible,
+    future::Future,
+    io,
+    net::{SocketAddr, TcpListener},
+    pin::pin,
+    sync::Arc,
+    time::Duration,
 };
 
 use futures::{
@@ -28,6 +36,7 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep, timeout, timeout_at},
 };
+use tokio_util::sync::CancellationToken;
 use tonic::{
     service::Routes,
     transport::{Server, server::TcpIncoming},
@@ -36,7 +45,9 @@ use tonic_reflection::server::{Builder as ReflectionBuilder, Error as Reflection
 
 use self::{
     call_batches::BatchedCalls,
+    connection::Accepted,
     connection_balancer::ConnectionLease,
+    drain::{CloseHttp1, SilenceLimit},
     health::HealthState,
     health_port::HealthCalls,
     listeners::Listener,
@@ -54,7 +65,7 @@ use crate::{
     identity::Identity,
     methods,
     middleware::Calls,
-    service::{Probe, Service, Worker},
+    service::{Probe, ProxyProtocol, Service, Worker},
 };
 
 // Longer than a store's round trip, by default three seconds: an earlier timeout could not detect a
@@ -146,7 +157,12 @@ async fn serve_in(
     let calls =
         Calls::new(routes.add_service(health::server(vec![health.clone()])), server_state.clone());
     let calls = BatchedCalls::new(calls, service.name, config, server_state.clone());
-    let accept_http1 = service.web.is_some();
+    let establishing = Establishing {
+        acceptor: acceptor.clone(),
+        proxy_protocol: service.web.as_ref().and_then(|web| web.proxy_protocol.clone()),
+        accept_http1: service.web.is_some(),
+        closing: server_state.closing.clone(),
+    };
     let calls = PublicCalls::new(
         calls,
         service.name,
@@ -155,10 +171,12 @@ async fn serve_in(
         server_state.clone(),
         health.clone(),
     );
+    let calls = CloseHttp1::new(calls, server_state.clone());
     let mut background = spawn(service.background, &server_state);
-    let transport = transport(config).accept_http1(accept_http1).serve_with_incoming_shutdown(
+    let server = transport(config).accept_http1(establishing.accept_http1);
+    let transport = server.serve_with_incoming_shutdown(
         calls,
-        incoming(listener, acceptor.clone(), accept_http1)?,
+        incoming(listener, establishing)?,
         server_state.closing.clone().cancelled_owned(),
     );
     let mut transport = pin!(transport);
@@ -171,14 +189,16 @@ async fn serve_in(
         () = stop => {}
     }
     health.drain();
+    server_state.draining.cancel();
     drop(background);
     // Accept calls during the drain delay, until load balancers notice.
     if let Ok(ended) = timeout(config.drain_delay(), &mut transport).await {
         return ended.map_err(ServeError::Transport);
     }
-    // End the watches, which would last as long as their callers.
-    server_state.closing.cancel();
+    // End the watches, which would last as long as their callers. Those of the health first: they end
+    // with their last message.
     health.close();
+    server_state.closing.cancel();
     let deadline = Instant::now() + config.drain_timeout();
     let ended = timeout_at(deadline, &mut transport).await;
     server_state.writes.close();
@@ -196,9 +216,10 @@ async fn serve_health(
     config: &Config,
     health_states: Vec<Arc<HealthState>>,
 ) -> Result<(), ServeError> {
+    let establishing = Establishing { accept_http1: true, ..Establishing::default() };
     transport(config)
         .accept_http1(true)
-        .serve_with_incoming(HealthCalls::new(health_states), incoming(listener, None, true)?)
+        .serve_with_incoming(HealthCalls::new(health_states), incoming(listener, establishing)?)
         .await
         .map_err(ServeError::Transport)
 }
@@ -245,8 +266,7 @@ fn transport(config: &Config) -> Server {
 /// delayed 40 ms by delayed ACKs.
 fn incoming(
     listener: Listener,
-    acceptor: Option<Arc<Acceptor>>,
-    accept_http1: bool,
+    establishing: Establishing,
 ) -> Result<impl futures::Stream<Item = io::Result<MaybeTlsStream>>, ServeError> {
     let Listener { socket, balancer } = listener;
     socket.set_nonblocking(true).map_err(ServeError::Listener)?;
@@ -264,20 +284,30 @@ fn incoming(
         accepted
     });
     // Handshakes run concurrently, limited only by the process's file descriptors.
-    let established = balancer.worker_connections(accepted).map(move |accepted| {
-        stream::once(establish(accepted, acceptor.clone(), accept_http1).boxed())
-    });
+    let established = balancer
+        .worker_connections(accepted)
+        .map(move |accepted| stream::once(establish(accepted, establishing.clone()).boxed()));
     Ok(established.flatten_unordered(None).filter_map(future::ready))
 }
 
-/// Performs the TLS handshake, if any, and waits for the first byte. Returns `None` on timeout or
-/// failure.
+/// How the connections of a listener are established.
+#[derive(Clone, Default)]
+struct Establishing {
+    acceptor: Option<Arc<Acceptor>>,
+    proxy_protocol: Option<ProxyProtocol>,
+    accept_http1: bool,
+    /// Cancelled when the server accepts no more calls.
+    closing: CancellationToken,
+}
+
+/// Reads the header of the PROXY protocol, performs the TLS handshake, if any, and waits for the first
+/// byte. Returns `None` on timeout or failure.
 async fn establish(
     accepted: io::Result<(TcpStream, ConnectionLease)>,
-    acceptor: Option<Arc<Acceptor>>,
-    accept_http1: bool,
+    establishing: Establishing,
 ) -> Option<io::Result<MaybeTlsStream>> {
-    let (connection, lease) = match accepted {
+    let Establishing { acceptor, proxy_protocol, accept_http1, closing } = establishing;
+    let (mut connection, lease) = match accepted {
         Ok(connection) => connection,
         Err(error) => {
             tracing::warn!(%error, "cannot accept a connection");
@@ -285,14 +315,38 @@ async fn establish(
         }
     };
     let established = async {
+        let remote_addr = remote_addr(&mut connection, proxy_protocol).await?;
+        let accepted = Accepted { remote_addr, silence: SilenceLimit::new(closing), _lease: lease };
         match acceptor {
-            Some(acceptor) => acceptor.accept(connection, lease, accept_http1).await,
+            Some(acceptor) => acceptor.accept(connection, accepted, accept_http1).await,
             None => {
-                has_first_byte(&connection).await.then(|| MaybeTlsStream::plain(connection, lease))
+                let has_begun = has_first_byte(&connection).await;
+                has_begun.then(|| MaybeTlsStream::plain(connection, accepted))
             }
         }
     };
     timeout(FIRST_BYTE_TIMEOUT, established).await.ok().flatten().map(Ok)
+}
+
+/// Returns the address of the client: by the PROXY protocol, if the peer speaks it. Returns `None` if the
+/// peer should speak it, and does not.
+async fn remote_addr(
+    connection: &mut TcpStream,
+    proxy_protocol: Option<ProxyProtocol>,
+) -> Option<Option<SocketAddr>> {
+    let peer = connection.peer_addr().ok();
+    let is_spoken = proxy_protocol.zip(peer).is_some_and(|(one, peer)| one.is_spoken_by(peer.ip()));
+    if !is_spoken {
+        return Some(peer);
+    }
+    match proxy_protocol::read_header(connection).await {
+        Ok(client) => Some(client.or(peer)),
+        Err(error) => {
+            // DEBUG: balancers also connect to check whether the port is open.
+            tracing::debug!(?peer, %error, "cannot read the PROXY protocol");
+            None
+        }
+    }
 }
 
 /// Waits for the first byte. Returns `false` if the client closes instead.

@@ -1,6 +1,11 @@
 //! The interface between a service and the chassis.
 
-use std::{any::Any, net::SocketAddr, sync::Arc};
+use std::{
+    any::Any,
+    fmt,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 use futures::future::BoxFuture;
 use http::HeaderValue;
@@ -41,6 +46,30 @@ pub struct Web {
     /// Also serves the metrics of the process at `/metrics`, for a page that shows them. They are
     /// empty without `--metrics-listen`.
     pub metrics: bool,
+    /// The balancers that name their clients.
+    pub proxy_protocol: Option<ProxyProtocol>,
+}
+
+/// The peers whose connections begin with a header of the PROXY protocol, version 1 or 2. Those of
+/// other peers have none.
+#[derive(Clone)]
+pub struct ProxyProtocol(Arc<dyn Fn(IpAddr) -> bool + Send + Sync>);
+
+impl ProxyProtocol {
+    /// Returns it for the peers whose addresses pass. An IPv4 address never comes as an IPv6 address.
+    pub fn new(is_spoken_by: impl Fn(IpAddr) -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(is_spoken_by))
+    }
+
+    pub(crate) fn is_spoken_by(&self, peer: IpAddr) -> bool {
+        (self.0)(peer.to_canonical())
+    }
+}
+
+impl fmt::Debug for ProxyProtocol {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("ProxyProtocol")
+    }
 }
 
 /// A file that a service serves by HTTP.

@@ -9,6 +9,7 @@ use std::sync::{
 
 use opentelemetry::{KeyValue, global, metrics::AsyncInstrument};
 
+use super::connection_calls::ConnectionCall;
 use crate::config::Config;
 
 /// The concurrency limits of a process, shared by all its workers and services.
@@ -141,10 +142,13 @@ impl Admission {
         }
     }
 
-    /// Admits a call, or returns `None` at the limit.
-    pub(crate) fn try_admit(self: &Arc<Self>) -> Option<Arc<Permit>> {
+    /// Admits a call of a connection, or returns `None` at the limit.
+    pub(crate) fn try_admit(
+        self: &Arc<Self>,
+        connection_call: Option<Arc<ConnectionCall>>,
+    ) -> Option<Arc<Permit>> {
         let kind = AtomicUsize::new(Kind::Call as usize);
-        let permit = || Permit { admission: self.clone(), kind };
+        let permit = || Permit { admission: self.clone(), kind, connection_call };
         self.of(Kind::Call).try_acquire().then(|| Arc::new(permit()))
     }
 
@@ -161,6 +165,8 @@ pub(crate) struct Permit {
     admission: Arc<Admission>,
     /// A [`Kind`].
     kind: AtomicUsize,
+    /// `None` for a call from within the process.
+    connection_call: Option<Arc<ConnectionCall>>,
 }
 
 impl Permit {
@@ -175,6 +181,11 @@ impl Permit {
         // Another reference may have made the same exchange meanwhile: then this slot is the surplus.
         let before = self.kind.swap(kind as usize, Ordering::Relaxed);
         self.admission.slots[before].release();
+        if kind == Kind::Watch
+            && let Some(call) = &self.connection_call
+        {
+            call.release();
+        }
         true
     }
 

@@ -39,6 +39,8 @@ pub(crate) struct ServerState {
     pub(crate) admission: Arc<Admission>,
     /// Writes in flight; the drain waits for them.
     pub(crate) writes: TaskTracker,
+    /// Cancelled when the server begins to drain.
+    pub(crate) draining: CancellationToken,
     /// Cancelled when the server accepts no more calls; ends the watches.
     pub(crate) closing: CancellationToken,
 }
@@ -58,6 +60,7 @@ impl ServerState {
             keys: config.identity_key_file.clone(),
             admission,
             writes: TaskTracker::new(),
+            draining: CancellationToken::new(),
             closing: CancellationToken::new(),
         }
     }

@@ -1,5 +1,5 @@
-//! Response body of a call. It ends at the call's deadline; that of a watch also ends when the
-//! server shuts down. Its end is the end of the call.
+//! Response body of a call. It ends at the call's deadline; that of a watch, or of reflection, also
+//! ends when the server shuts down. Its end is the end of the call.
 
 use std::{
     future::Future as _,
@@ -36,7 +36,7 @@ pin_project! {
         // handler is pending.
         #[pin]
         timer: Option<Sleep>,
-        // Shutdown signal of a watch, created when its handler is first pending.
+        // Shutdown signal of a watch or of reflection, created when its handler is first pending.
         closing: Option<Closing>,
         call: Option<InFlightCall>,
     }
@@ -99,7 +99,8 @@ impl http_body::Body for CallBody {
         let mut frame = match catch_unwind(AssertUnwindSafe(body)) {
             Ok(Poll::Ready(frame)) => frame,
             Ok(Poll::Pending) => {
-                let closing = this.body.is_watch().then_some(this.closing);
+                let may_last = this.body.is_watch() || call.method.is_infrastructure;
+                let closing = may_last.then_some(this.closing);
                 std::task::ready!(poll_end(closing, this.timer.as_pin_mut(), call, waker))
             }
             Err(_panic) => trailers(&status::internal()),

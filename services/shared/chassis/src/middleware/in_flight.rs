@@ -11,6 +11,7 @@ use tracing::Span;
 use crate::{
     call::{
         admission::Permit,
+        connection_calls::ConnectionCall,
         context::{Context, ServerState},
         metadata::GRPC_STATUS,
         span,
@@ -33,6 +34,8 @@ pub(super) struct InFlightCall {
     pub(super) caller: Option<SocketAddr>,
     /// The slot of the concurrency limit. `None` for calls that are not limited.
     pub(super) permit: Option<Arc<Permit>>,
+    /// Counts the call, also while its response is sent. `None` like `permit`.
+    pub(super) connection_call: Option<Arc<ConnectionCall>>,
     /// Whether the access log line has level DEBUG: for calls within the process, health checks and
     /// reflection.
     pub(super) is_debug_logged: bool,

@@ -5,13 +5,17 @@ use std::{net::SocketAddr, sync::Arc};
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use webpki::EndEntityCert;
 
+use super::{connection_balancer::ConnectionLease, drain::SilenceLimit};
+use crate::call::connection_calls::{ConnectionCall, ConnectionCalls};
+
 /// The connection of a request: an extension of requests from outside the process.
 #[derive(Clone, Debug, Default)]
 pub struct Connection {
-    /// The client's address, or its proxy's.
+    /// The client's address, or its proxy's unless this names the client by the PROXY protocol.
     pub remote_addr: Option<SocketAddr>,
     /// The DNS names of the client's certificate, which mutual TLS has verified.
     pub certificate_names: Arc<[String]>,
+    calls: ConnectionCalls,
 }
 
 impl Connection {
@@ -19,10 +23,24 @@ impl Connection {
     pub(super) fn new(
         remote_addr: Option<SocketAddr>,
         chain: Option<&[CertificateDer<'_>]>,
+        calls: ConnectionCalls,
     ) -> Self {
         let certificate = chain.and_then(<[_]>::first);
         let certificate = certificate.and_then(|der| EndEntityCert::try_from(der).ok());
         let names = certificate.iter().flat_map(|certificate| certificate.valid_dns_names());
-        Self { remote_addr, certificate_names: names.map(str::to_owned).collect() }
+        Self { remote_addr, certificate_names: names.map(str::to_owned).collect(), calls }
     }
+
+    /// Counts a call of the connection until it is dropped.
+    pub(crate) fn start_call(&self) -> Arc<ConnectionCall> {
+        self.calls.start()
+    }
+}
+
+/// What is kept with an accepted connection.
+pub(super) struct Accepted {
+    pub(super) remote_addr: Option<SocketAddr>,
+    pub(super) silence: SilenceLimit,
+    /// Held as long as the connection.
+    pub(super) _lease: ConnectionLease,
 }

@@ -22,7 +22,7 @@ use tokio_rustls::{
 };
 use tonic::transport::server::Connected;
 
-use super::{connection::Connection, connection_balancer::ConnectionLease};
+use super::connection::{Accepted, Connection};
 use crate::config::Config;
 
 /// ALPN protocol id of HTTP/2 (RFC 7301), the only one that gRPC uses.
@@ -76,15 +76,16 @@ impl Acceptor {
     pub(super) async fn accept(
         &self,
         connection: TcpStream,
-        lease: ConnectionLease,
+        accepted: Accepted,
         accept_http1: bool,
     ) -> Option<MaybeTlsStream> {
-        let caller = connection.peer_addr().ok();
+        let caller = accepted.remote_addr;
         let configs = self.configs.current();
         let config = if accept_http1 { &configs.with_http1 } else { &configs.http2 };
         match TlsAcceptor::from(config.clone()).accept(connection).await {
             Ok(mut stream) => {
-                has_first_byte(&mut stream).await.then(|| MaybeTlsStream::tls(stream, lease))
+                let has_begun = has_first_byte(&mut stream).await;
+                has_begun.then(|| MaybeTlsStream::tls(stream, accepted))
             }
             Err(error) => {
                 let reason = reason(&error);
@@ -158,8 +159,7 @@ impl Loader for Paths {
 /// An accepted connection, with or without TLS.
 pub(super) struct MaybeTlsStream {
     stream: Inner,
-    /// Held as long as the connection.
-    _lease: ConnectionLease,
+    accepted: Accepted,
 }
 
 enum Inner {
@@ -170,13 +170,13 @@ enum Inner {
 
 impl MaybeTlsStream {
     /// Wraps a plaintext connection.
-    pub(super) fn plain(connection: TcpStream, lease: ConnectionLease) -> Self {
-        Self { stream: Inner::Plain(connection), _lease: lease }
+    pub(super) fn plain(connection: TcpStream, accepted: Accepted) -> Self {
+        Self { stream: Inner::Plain(connection), accepted }
     }
 
     /// Wraps a connection after its handshake.
-    pub(super) fn tls(stream: TlsStream<TcpStream>, lease: ConnectionLease) -> Self {
-        Self { stream: Inner::Tls(Box::new(stream)), _lease: lease }
+    pub(super) fn tls(stream: TlsStream<TcpStream>, accepted: Accepted) -> Self {
+        Self { stream: Inner::Tls(Box::new(stream)), accepted }
     }
 }
 
@@ -184,14 +184,11 @@ impl Connected for MaybeTlsStream {
     type ConnectInfo = Connection;
 
     fn connect_info(&self) -> Connection {
-        let (connection, chain) = match &self.stream {
-            Inner::Plain(connection) => (connection, None),
-            Inner::Tls(stream) => {
-                let (connection, session) = stream.get_ref();
-                (connection, session.peer_certificates())
-            }
+        let chain = match &self.stream {
+            Inner::Plain(_) => None,
+            Inner::Tls(stream) => stream.get_ref().1.peer_certificates(),
         };
-        Connection::new(connection.peer_addr().ok(), chain)
+        Connection::new(self.accepted.remote_addr, chain, self.accepted.silence.calls().clone())
     }
 }
 
@@ -201,10 +198,12 @@ impl AsyncRead for MaybeTlsStream {
         waker: &mut Waker<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().stream {
+        let this = self.get_mut();
+        let polled = match &mut this.stream {
             Inner::Plain(connection) => Pin::new(connection).poll_read(waker, buffer),
             Inner::Tls(stream) => Pin::new(stream).poll_read(waker, buffer),
-        }
+        };
+        this.accepted.silence.transferred(polled, waker)
     }
 }
 
@@ -214,10 +213,12 @@ impl AsyncWrite for MaybeTlsStream {
         waker: &mut Waker<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.get_mut().stream {
+        let this = self.get_mut();
+        let polled = match &mut this.stream {
             Inner::Plain(connection) => Pin::new(connection).poll_write(waker, bytes),
             Inner::Tls(stream) => Pin::new(stream).poll_write(waker, bytes),
-        }
+        };
+        this.accepted.silence.transferred(polled, waker)
     }
 
     fn poll_write_vectored(
@@ -225,10 +226,12 @@ impl AsyncWrite for MaybeTlsStream {
         waker: &mut Waker<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.get_mut().stream {
+        let this = self.get_mut();
+        let polled = match &mut this.stream {
             Inner::Plain(connection) => Pin::new(connection).poll_write_vectored(waker, parts),
             Inner::Tls(stream) => Pin::new(stream).poll_write_vectored(waker, parts),
-        }
+        };
+        this.accepted.silence.transferred(polled, waker)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -239,16 +242,20 @@ impl AsyncWrite for MaybeTlsStream {
     }
 
     fn poll_flush(self: Pin<&mut Self>, waker: &mut Waker<'_>) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().stream {
+        let this = self.get_mut();
+        let polled = match &mut this.stream {
             Inner::Plain(connection) => Pin::new(connection).poll_flush(waker),
             Inner::Tls(stream) => Pin::new(stream).poll_flush(waker),
-        }
+        };
+        this.accepted.silence.limit(polled, waker)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, waker: &mut Waker<'_>) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().stream {
+        let this = self.get_mut();
+        let polled = match &mut this.stream {
             Inner::Plain(connection) => Pin::new(connection).poll_shutdown(waker),
             Inner::Tls(stream) => Pin::new(stream).poll_shutdown(waker),
-        }
+        };
+        this.accepted.silence.limit(polled, waker)
     }
 }

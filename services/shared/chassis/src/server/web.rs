@@ -44,7 +44,7 @@ use self::{
     head::{Form, awaits_continue, is_grpc_web},
     rejection::Rejection,
 };
-use super::{call_batches::BatchedCalls, health::HealthState, health_path};
+use super::{call_batches::BatchedCalls, connection::Connection, health::HealthState, health_path};
 use crate::{
     call::context::ServerState,
     config::Config,
@@ -147,7 +147,7 @@ impl Protocols {
     fn new(
         calls: BatchedCalls,
         service: &'static str,
-        Web { allowed_origins, files, metrics }: Web,
+        Web { allowed_origins, files, metrics, proxy_protocol: _ }: Web,
         config: &Config,
         server_state: Arc<ServerState>,
     ) -> Self {
@@ -178,7 +178,9 @@ impl Protocols {
         let is_infrastructure = methods::find(parts.uri.path()).is_infrastructure;
         if !is_infrastructure {
             // An overloaded server also closes a connection of HTTP/1.1.
-            let permit = self.server_state.admission.try_admit().ok_or_else(overloaded)?;
+            let connection_call = parts.extensions.get().map(Connection::start_call);
+            let permit = self.server_state.admission.try_admit(connection_call);
+            let permit = permit.ok_or_else(overloaded)?;
             let until = arrived + self.read_timeout;
             body = Body::new(ArrivingBody::new(body, permit, self.server_state.clone(), until));
         }

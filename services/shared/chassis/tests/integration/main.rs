@@ -5,6 +5,7 @@
 mod call_batches;
 mod connections;
 mod deadlines;
+mod drain;
 mod exchange;
 mod health;
 mod identity;

@@ -38,7 +38,7 @@ const FILES: &[File] =
 fn web(stub: Stub) -> Service {
     let allowed_origins = vec![ORIGIN.parse().unwrap()];
     Service {
-        web: Some(Web { allowed_origins, files: FILES.into(), metrics: false }),
+        web: Some(Web { allowed_origins, files: FILES.into(), ..Web::default() }),
         ..stub.service()
     }
 }

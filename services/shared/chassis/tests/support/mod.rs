@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "no test file uses all of it")]
 
 pub(crate) mod collector;
+pub(crate) mod http2;
 pub(crate) mod process;
 
 use std::{

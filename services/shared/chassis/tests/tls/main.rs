@@ -3,6 +3,7 @@
 
 mod certificate_reload;
 mod collector;
+mod connections;
 mod fixture;
 mod handshake;
 mod handshake_metrics;

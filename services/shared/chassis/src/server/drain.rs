@@ -1,0 +1,146 @@
+//! Connections during a drain. Over HTTP/1.1, each answer closes its connection. A connection whose
+//! client does not answer is ended: HTTP/2 asks the client whether it has got the announcement of the
+//! end, and would wait for the answer until the drain times out.
+
+use std::{
+    convert::Infallible,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context as Waker, Poll, ready},
+    time::Duration,
+};
+
+use futures::{
+    FutureExt as _,
+    future::{BoxFuture, Either},
+};
+use http::{HeaderValue, Request, Response, Version, header::CONNECTION};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tonic::body::Body;
+use tower::Service;
+
+use crate::call::{connection_calls::ConnectionCalls, context::ServerState};
+
+/// How long a connection without a call in flight may be silent in a drain. It is ended between one
+/// and two of these times after the last call or byte.
+const SILENCE_MAX: Duration = Duration::from_secs(1);
+
+/// Ends a silent connection in a drain.
+pub(super) struct SilenceLimit {
+    calls: ConnectionCalls,
+    /// Whether a byte was read or written since it was last reset.
+    has_progress: Arc<AtomicBool>,
+    /// Completes when the connection is to be ended; `None` after that.
+    end: Option<BoxFuture<'static, ()>>,
+}
+
+impl SilenceLimit {
+    /// Returns the limit of a new connection. It begins when the server closes.
+    pub(super) fn new(closing: CancellationToken) -> Self {
+        let (calls, has_progress) = (ConnectionCalls::default(), Arc::<AtomicBool>::default());
+        let end = {
+            let (calls, has_progress) = (calls.clone(), has_progress.clone());
+            async move {
+                closing.cancelled().await;
+                is_silent(&calls, &has_progress).await;
+            }
+        };
+        Self { calls, has_progress, end: Some(end.boxed()) }
+    }
+
+    /// Returns the calls in flight on the connection.
+    pub(super) fn calls(&self) -> &ConnectionCalls {
+        &self.calls
+    }
+
+    /// Returns the result of a read or write of the connection, or an error after its end.
+    pub(super) fn transferred<T>(
+        &mut self,
+        polled: Poll<io::Result<T>>,
+        waker: &mut Waker<'_>,
+    ) -> Poll<io::Result<T>> {
+        if polled.is_ready() {
+            self.has_progress.store(true, Ordering::Relaxed);
+        }
+        self.limit(polled, waker)
+    }
+
+    /// Returns the result of another operation, which is no progress, or an error after the end of the
+    /// connection.
+    pub(super) fn limit<T>(
+        &mut self,
+        polled: Poll<io::Result<T>>,
+        waker: &mut Waker<'_>,
+    ) -> Poll<io::Result<T>> {
+        if polled.is_ready() {
+            return polled;
+        }
+        if let Some(end) = &mut self.end {
+            ready!(end.poll_unpin(waker));
+            self.end = None;
+        }
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "silent while the server drains")))
+    }
+}
+
+/// Waits until a connection has been silent, without a call in flight.
+async fn is_silent(calls: &ConnectionCalls, has_progress: &AtomicBool) {
+    loop {
+        let was_idle = calls.is_idle();
+        has_progress.store(false, Ordering::Relaxed);
+        sleep(SILENCE_MAX).await;
+        if was_idle && calls.is_idle() && !has_progress.load(Ordering::Relaxed) {
+            return;
+        }
+    }
+}
+
+/// Closes connections of HTTP/1.1 with their next answer once the server drains. HTTP/2 announces the
+/// end of a connection by itself.
+#[derive(Clone)]
+pub(super) struct CloseHttp1<S> {
+    served: S,
+    server_state: Arc<ServerState>,
+}
+
+impl<S> CloseHttp1<S> {
+    pub(super) fn new(served: S, server_state: Arc<ServerState>) -> Self {
+        Self { served, server_state }
+    }
+}
+
+impl<S, B> Service<Request<Body>> for CloseHttp1<S>
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = Infallible>,
+    S::Future: Send + 'static,
+    B: Send + 'static,
+{
+    type Response = Response<B>;
+    type Error = Infallible;
+    type Future = Either<S::Future, BoxFuture<'static, Result<Response<B>, Infallible>>>;
+
+    fn poll_ready(&mut self, waker: &mut Waker<'_>) -> Poll<Result<(), Infallible>> {
+        self.served.poll_ready(waker)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let version = request.version();
+        let answered = self.served.call(request);
+        if version >= Version::HTTP_2 {
+            return Either::Left(answered);
+        }
+        let server_state = self.server_state.clone();
+        let closes = async move {
+            let Ok(mut response) = answered.await;
+            if server_state.draining.is_cancelled() {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok(response)
+        };
+        Either::Right(closes.boxed())
+    }
+}

@@ -67,6 +67,14 @@ impl Progress {
         }
     }
 
+    /// Starts again.
+    pub fn restart(&self) {
+        self.done.set(0);
+        if let Display::Bar(bar) = &self.display {
+            bar.reset();
+        }
+    }
+
     /// Prints a line above the progress.
     pub fn note(&self, text: &str) {
         let line = format!("{}: {text}", self.label);

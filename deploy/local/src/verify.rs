@@ -1,7 +1,7 @@
 //! `microblog verify`: runs the services' checks of their invariants, optionally with repair, and
 //! prints the results.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
 
 use anyhow::anyhow;
 use indicatif::HumanCount;
@@ -11,6 +11,7 @@ use microblog_proto::{
     timeline::{self, timeline_service_client::TimelineServiceClient},
     user::{self, user_service_client::UserServiceClient},
 };
+use tokio::time::{Instant, sleep};
 use tonic::{Request, Status};
 
 use crate::{
@@ -21,11 +22,17 @@ use crate::{
 
 // A full check streams one message per partition.
 const PARTITIONS: u64 = 1_024;
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+// Exit statuses. Those of all commands are 0 for success and 2 for a failure.
+const VIOLATIONS: u8 = 1;
+const PENDING: u8 = 3;
 
 /// Checks the invariants of accounts, of the follow graph and of posts. Read-only without --repair.
 ///
-/// Concurrent writes can cause false reports. Exits with 1 if there are violations (after a repair:
-/// remaining ones), and with 2 if the check fails.
+/// Waits for work that is under way, such as the delivery of posts to timelines. Concurrent writes can
+/// cause false reports. Exits with 1 if there are violations (after a repair: remaining ones), with 2 if
+/// the check fails, and with 3 if there are no violations, but work is still under way.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The id of the account whose follows and posts to check, or `all`, which also checks the accounts
@@ -36,6 +43,9 @@ pub(crate) struct Args {
     /// registrations. Does not repair unreadable data and posts in the archive.
     #[arg(long)]
     repair: bool,
+    /// How long to wait for work that is under way. 0 does not wait.
+    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    wait_s: u64,
     /// URL of the user service.
     #[arg(long, value_name = "URL", default_value = USER_URL, env = "MICROBLOG_USER_URL")]
     user_url: String,
@@ -70,116 +80,169 @@ fn parse_user(text: &str) -> Result<UserChoice, String> {
 
 /// Runs the command.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let (repair, keys) = (args.repair, &args.keys);
-    let (accounts, user_id) = match args.user {
-        UserChoice::All => (accounts(&args.user_url, repair, keys).await?, 0),
-        UserChoice::One(id) => (Findings::default(), id),
+    let deadline = Instant::now() + Duration::from_secs(args.wait_s);
+    let mut found = Findings::default();
+    if let UserChoice::All = args.user {
+        let check = async |progress: &Progress| accounts(&args, progress).await;
+        found.add(settled(Progress::start("accounts", PARTITIONS), deadline, check).await?);
+    }
+    let (user_id, parts) = match args.user {
+        UserChoice::All => (0, PARTITIONS),
+        UserChoice::One(id) => (id, 1),
     };
-    let graph = graph(&args.relation_url, user_id, repair, keys).await?;
-    let posts = posts(&args.post_url, user_id, repair, keys).await?;
-    fanout(&args.timeline_url, keys).await?;
-    let violations = accounts.violations + graph.violations + posts.violations;
-    if repair {
-        let repaired = accounts.repaired + graph.repaired + posts.repaired;
-        println!("{} repaired", HumanCount(repaired));
+    let check = async |progress: &Progress| graph(&args, user_id, progress).await;
+    found.add(settled(Progress::start("graph", parts), deadline, check).await?);
+    let check = async |progress: &Progress| posts(&args, user_id, progress).await;
+    found.add(settled(Progress::start("posts", parts), deadline, check).await?);
+    fanout(&args.timeline_url, &args.keys).await?;
+    let Findings { violations, pending, repaired, .. } = found;
+    if args.repair {
+        println!("{} repaired", HumanCount(repaired.len() as u64));
     }
-    if violations > 0 {
-        println!("{} violations", HumanCount(violations));
-        return Ok(ExitCode::from(1));
+    if !pending.is_empty() {
+        println!("{} pending after {} s", HumanCount(pending.len() as u64), args.wait_s);
     }
-    println!("no violations");
-    Ok(ExitCode::SUCCESS)
+    Ok(match (violations.len(), pending.is_empty()) {
+        (0, is_settled) => {
+            println!("no violations");
+            if is_settled { ExitCode::SUCCESS } else { ExitCode::from(PENDING) }
+        }
+        (count, _) => {
+            println!("{} violations", HumanCount(count as u64));
+            ExitCode::from(VIOLATIONS)
+        }
+    })
 }
 
 /// Results of a check and repair.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct Findings {
-    violations: u64,
-    repaired: u64,
+    /// What was checked.
+    summary: Vec<String>,
+    violations: Vec<String>,
+    /// What is under way.
+    pending: Vec<String>,
+    repaired: Vec<String>,
 }
 
 impl Findings {
-    // Prints and counts the results of one message.
-    fn print(&mut self, violations: &[String], repaired: &[String]) {
-        for repair in repaired {
-            println!("repaired   {repair}");
+    fn add(&mut self, other: Self) {
+        self.violations.extend(other.violations);
+        self.pending.extend(other.pending);
+        self.repaired.extend(other.repaired);
+    }
+
+    fn print(&self) {
+        for (label, lines) in [
+            ("repaired", &self.repaired),
+            ("violation", &self.violations),
+            ("pending", &self.pending),
+        ] {
+            lines.iter().for_each(|line| println!("{label:10} {line}"));
         }
-        for violation in violations {
-            println!("violation  {violation}");
-        }
-        self.violations += violations.len() as u64;
-        self.repaired += repaired.len() as u64;
+        self.summary.iter().for_each(|line| println!("{line}"));
     }
 }
 
-/// Checks all accounts, and repairs them if `repair` is set.
-async fn accounts(url: &str, repair: bool, keys: &Keys) -> anyhow::Result<Findings> {
-    let mut client = UserServiceClient::new(keys.sign(remote::connect(url).await?));
-    let progress = Progress::start("accounts", PARTITIONS);
-    let (mut checked, mut findings) = (0, Findings::default());
-    let request = Request::new(user::VerifyRequest { repair });
-    let mut answers = client.verify(request).await.map_err(failed)?.into_inner();
+/// Repeats a check while it finds work under way, which may also cause violations, until the deadline.
+/// Prints the last results, and all repairs.
+async fn settled(
+    progress: Progress,
+    deadline: Instant,
+    check: impl AsyncFn(&Progress) -> anyhow::Result<Findings>,
+) -> anyhow::Result<Findings> {
+    let (mut repaired, mut is_waiting) = (Vec::new(), false);
+    loop {
+        let mut found = check(&progress).await?;
+        repaired.append(&mut found.repaired);
+        let now = Instant::now();
+        if found.pending.is_empty() || now >= deadline {
+            progress.finish();
+            found.repaired = repaired;
+            found.print();
+            return Ok(found);
+        }
+        if !is_waiting {
+            progress.note(&format!("waiting: {}", found.pending[0]));
+        }
+        is_waiting = true;
+        sleep(POLL_INTERVAL.min(deadline - now)).await;
+        progress.restart();
+    }
+}
+
+/// Checks all accounts.
+async fn accounts(args: &Args, progress: &Progress) -> anyhow::Result<Findings> {
+    let channel = args.keys.sign(remote::connect(&args.user_url).await?);
+    let (mut checked, mut found) = (0, Findings::default());
+    let request = Request::new(user::VerifyRequest { repair: args.repair });
+    let answers = UserServiceClient::new(channel).verify(request).await;
+    let mut answers = answers.map_err(failed)?.into_inner();
     while let Some(answer) = answers.message().await.map_err(failed)? {
         checked += answer.users_checked;
-        findings.print(&answer.violations, &answer.repaired);
+        found.violations.extend(answer.violations);
+        found.pending.extend(answer.pending);
+        found.repaired.extend(answer.repaired);
         progress.add(1);
     }
-    progress.finish();
-    println!("accounts   {} checked", HumanCount(checked));
-    Ok(findings)
+    found.summary.push(format!("accounts   {} checked", HumanCount(checked)));
+    Ok(found)
 }
 
-/// Checks the lists of one user, or of all if 0, and repairs them if `repair` is set.
-async fn graph(url: &str, user_id: u64, repair: bool, keys: &Keys) -> anyhow::Result<Findings> {
-    let mut client = RelationServiceClient::new(keys.sign(remote::connect(url).await?));
-    let progress = Progress::start("graph", if user_id == 0 { PARTITIONS } else { 1 });
-    let (mut users, mut follows, mut findings) = (0, 0, Findings::default());
-    let request = Request::new(relation::VerifyRequest { user_id, repair });
-    let mut answers = client.verify(request).await.map_err(failed)?.into_inner();
+/// Checks the lists of one user, or of all if 0.
+async fn graph(args: &Args, user_id: u64, progress: &Progress) -> anyhow::Result<Findings> {
+    let channel = args.keys.sign(remote::connect(&args.relation_url).await?);
+    let (mut users, mut follows, mut found) = (0, 0, Findings::default());
+    let request = Request::new(relation::VerifyRequest { user_id, repair: args.repair });
+    let answers = RelationServiceClient::new(channel).verify(request).await;
+    let mut answers = answers.map_err(failed)?.into_inner();
     while let Some(answer) = answers.message().await.map_err(failed)? {
         users += answer.users_checked;
         follows += answer.follows_checked;
-        findings.print(&answer.violations, &answer.repaired);
+        found.violations.extend(answer.violations);
+        found.pending.extend(answer.pending);
+        found.repaired.extend(answer.repaired);
         progress.add(1);
     }
-    progress.finish();
-    println!(
+    found.summary.push(format!(
         "graph      {} accounts' lists and {} follows checked",
         HumanCount(users),
         HumanCount(follows)
-    );
-    Ok(findings)
+    ));
+    Ok(found)
 }
 
-/// Checks the posts of one author, or of all if 0, and repairs them if `repair` is set.
-async fn posts(url: &str, user_id: u64, repair: bool, keys: &Keys) -> anyhow::Result<Findings> {
-    let mut client = PostServiceClient::new(keys.sign(remote::connect(url).await?));
-    let progress = Progress::start("posts", if user_id == 0 { PARTITIONS } else { 1 });
+/// Checks the posts of one author, or of all if 0.
+async fn posts(args: &Args, user_id: u64, progress: &Progress) -> anyhow::Result<Findings> {
+    let channel = args.keys.sign(remote::connect(&args.post_url).await?);
     let (mut posts, mut entries, mut unarchived, mut erased) = (0, 0, 0, 0);
-    let mut findings = Findings::default();
-    let request = Request::new(post::VerifyRequest { user_id, repair });
-    let mut answers = client.verify(request).await.map_err(failed)?.into_inner();
+    let mut found = Findings::default();
+    let request = Request::new(post::VerifyRequest { user_id, repair: args.repair });
+    let answers = PostServiceClient::new(channel).verify(request).await;
+    let mut answers = answers.map_err(failed)?.into_inner();
     while let Some(answer) = answers.message().await.map_err(failed)? {
         posts += answer.posts_checked;
         entries += answer.entries_checked;
-        findings.print(&answer.violations, &answer.repaired);
         unarchived += answer.changes_unarchived;
         erased += answer.accounts_being_erased;
+        found.violations.extend(answer.violations);
+        found.pending.extend(answer.pending);
+        found.repaired.extend(answer.repaired);
         progress.add(1);
     }
-    progress.finish();
-    println!(
+    found.summary.push(format!(
         "posts      {} posts and {} entries of their lists checked",
         HumanCount(posts),
         HumanCount(entries)
-    );
-    if unarchived > 0 {
-        println!("           {} changes not archived yet", HumanCount(unarchived));
+    ));
+    for (count, what) in
+        [(unarchived, "changes not archived yet"), (erased, "deleted accounts are being erased")]
+    {
+        if count > 0 {
+            found.summary.push(format!("           {} {what}", HumanCount(count)));
+        }
     }
-    if erased > 0 {
-        println!("           {} deleted accounts are being erased", HumanCount(erased));
-    }
-    Ok(findings)
+    Ok(found)
 }
 
 /// Prints the number of fan-out jobs.

@@ -241,6 +241,7 @@ pub(crate) fn report(report: Report) -> pb::VerifyResponse {
         changes_unarchived: report.unarchived,
         accounts_being_erased: report.erasing,
         repaired: report.repairs.into_vec(),
+        pending: report.pending.into_vec(),
     }
 }
 

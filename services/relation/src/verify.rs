@@ -5,8 +5,10 @@
 //! * B ∈ mutual(A) ⇔ both follow each other, with the later of the two versions;
 //! * each id set has the members of its list;
 //! * B ∈ blocks(A) ⇔ A ∈ blocked_by(B), with the same version, and then neither follows the other;
-//! * the partition's clock is not ahead of the time;
-//! * the outbox is empty, and no account deletion is in progress.
+//! * the partition's clock is not ahead of the time.
+//!
+//! Reported apart from violations, since they are under way: pending outbox entries, and account
+//! deletions in progress.
 
 use futures::stream::{self, BoxStream, StreamExt as _, TryStreamExt as _};
 use microblog_domain::{Partition, Repairs, UserId, Violations};
@@ -32,6 +34,8 @@ pub struct Report {
     pub follows: u64,
     /// The violations; after a repair, those that remain.
     pub violations: Violations,
+    /// What is under way.
+    pub pending: Violations,
     /// The repairs made.
     pub repairs: Repairs,
 }
@@ -41,6 +45,7 @@ impl Report {
         self.users += other.users;
         self.follows += other.follows;
         self.violations.add(other.violations);
+        self.pending.add(other.pending);
         self.repairs.extend(other.repairs);
     }
 }
@@ -79,10 +84,10 @@ pub async fn partition(
         report.repairs = repair::unfinished(store, partition).await?;
     }
     let (pending, forgetting) = store.unfinished(partition).await?;
-    report.violations.check(pending == 0, || {
+    report.pending.check(pending == 0, || {
         format!("partition {partition}: {pending} outbox entries are pending")
     });
-    report.violations.check(forgetting == 0, || {
+    report.pending.check(forgetting == 0, || {
         format!("partition {partition}: {forgetting} account deletions are in progress")
     });
     if let Some(violation) = store.clock_violation(partition).await? {

@@ -341,5 +341,6 @@ pub(crate) fn report(report: Report) -> pb::VerifyResponse {
         follows_checked: report.follows,
         violations: report.violations.into_vec(),
         repaired: report.repairs.into_vec(),
+        pending: report.pending.into_vec(),
     }
 }

@@ -215,6 +215,7 @@ pub(crate) fn report(report: Report) -> pb::VerifyResponse {
         users_checked: report.checked,
         violations: report.violations.into_vec(),
         repaired: report.repairs.into_vec(),
+        pending: report.pending.into_vec(),
     }
 }
 

@@ -161,11 +161,15 @@ impl Launcher {
         self.verify_with(&["--repair"])
     }
 
-    fn verify_with(&self, flags: &[&str]) -> Ended {
-        let urls = ["user", "relation", "post", "timeline"];
-        let urls =
-            urls.iter().zip(1..).map(|(name, server)| format!("--{name}-url={}", self.url(server)));
-        let urls: Vec<_> = urls.collect();
+    /// Returns the flags with the URLs of the services.
+    pub(crate) fn service_urls(&self) -> Vec<String> {
+        let names = ["user", "relation", "post", "timeline"];
+        let url = |(name, server)| format!("--{name}-url={}", self.url(server));
+        names.iter().zip(1..).map(url).collect()
+    }
+
+    pub(crate) fn verify_with(&self, flags: &[&str]) -> Ended {
+        let urls = self.service_urls();
         let urls: Vec<_> = urls.iter().map(String::as_str).collect();
         run(&[&["verify"], flags, &urls[..]].concat(), "")
     }

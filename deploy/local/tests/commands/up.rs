@@ -12,7 +12,7 @@ use std::{
 };
 
 use microblog_proto::gateway::{LoginRequest, gateway_service_client::GatewayServiceClient};
-use microblog_testkit::PATIENCE;
+use microblog_testkit::{PATIENCE, redis};
 use nix::sys::signal::{Signal, kill};
 use tonic::transport::Endpoint;
 
@@ -78,6 +78,29 @@ fn changes_of_service_callers_are_in_the_log() {
     launcher.wait_for_output("microblog::audit");
     launcher.wait_for_output("EnsureUser");
     assert!(!launcher.output().contains("microblog::call"), "{}", launcher.output());
+}
+
+#[test]
+fn a_start_without_a_fault_logs_no_warning() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    for (accounts, edges) in [(1, "bob ada\n"), (2, "ada cleo\n")] {
+        let mut launcher = Launcher::start(&data, &[]);
+        launcher.import(edges);
+        let mut redis = launcher.admin();
+        // A notice is the end of a chain through services that start.
+        eventually("each followed account has a notice", PATIENCE, || {
+            let keys: Vec<String> =
+                redis::cmd("KEYS").arg("note:*:notices:*").query(&mut redis).unwrap();
+            keys.len() == accounts
+        });
+        launcher.signal(Signal::SIGINT);
+        launcher.ended(STOP);
+        let output = launcher.output();
+        for level in [" WARN ", " ERROR "] {
+            assert!(!output.contains(level), "{output}");
+        }
+    }
 }
 
 #[test]

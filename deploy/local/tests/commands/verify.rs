@@ -1,10 +1,15 @@
 //! `microblog verify` with violations.
 
+use std::{
+    io::{BufRead as _, BufReader},
+    process::{Command, Stdio},
+};
+
 use microblog_proto::post::{CreatePostRequest, post_service_client::PostServiceClient};
 use microblog_testkit::redis;
 use tonic::transport::Endpoint;
 
-use crate::launcher::Launcher;
+use crate::launcher::{Launcher, PROGRAM};
 
 const AUTHOR: u64 = 7_000_000_000_000_015;
 
@@ -39,6 +44,39 @@ fn a_count_that_differs_from_its_list_is_reported_with_its_post() {
         assert!(repaired.stdout.contains(expected), "{repaired:?}");
     }
     assert_eq!(launcher.verify_of("all").code, Some(0));
+}
+
+#[test]
+fn work_under_way_is_waited_for_and_is_no_violation() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = Launcher::start(&dir.path().join("data"), &[]);
+    let mut redis = launcher.admin();
+    // A post that does not exist is never delivered.
+    let outbox = "post:{7}:outbox";
+    redis::cmd("ZADD").arg(outbox).arg(28).arg(28).exec(&mut redis).unwrap();
+    let pending = launcher.verify_with(&["--wait-s", "1"]);
+    assert_eq!(pending.code, Some(3), "{pending:?}");
+    for line in [
+        "\npending    partition 7: 1 undelivered posts\n",
+        "\n1 pending after 1 s\nno violations\n",
+    ] {
+        assert!(pending.stdout.contains(line), "{line}: {pending:?}");
+    }
+    assert!(!pending.stdout.contains("violation "), "{pending:?}");
+
+    let mut command = Command::new(PROGRAM);
+    command.arg("verify").args(launcher.service_urls());
+    let mut waits = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(waits.stderr.take().unwrap()).lines();
+    let waiting = "posts: waiting: partition 7: 1 undelivered posts";
+    assert!(lines.any(|line| line.unwrap() == waiting));
+    redis::cmd("ZREM").arg(outbox).arg(28).exec(&mut redis).unwrap();
+    let ended = waits.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+
+    redis::cmd("ZADD").arg(outbox).arg(28).arg(28).exec(&mut redis).unwrap();
+    assert_eq!(launcher.repair().code, Some(0));
+    assert_eq!(launcher.verify_with(&["--wait-s", "0"]).code, Some(0));
 }
 
 /// Creates a post and returns its id.

@@ -54,11 +54,20 @@ async fn each_kind_of_damage_is_reported_and_repaired() {
         format!("{repost} reposts {root}: is listed false, target exists true"),
         format!("{plain} lists {root}, which is not its repost"),
         format!("{carl} lists {gone}, which is not one of its posts"),
+    ];
+    let under_way = [
         format!("partition {partition}: 1 pending reposts"),
         format!("partition {partition}: 1 undelivered posts"),
     ];
-    let found: BTreeSet<_> = violations(&system.client).await.into_iter().collect();
+    let request = pb::VerifyRequest::default();
+    let mut reports = system.client.clone().verify(request).await.unwrap().into_inner();
+    let (mut found, mut pending) = (BTreeSet::new(), Vec::new());
+    while let Some(report) = reports.message().await.unwrap() {
+        found.extend(report.violations);
+        pending.extend(report.pending);
+    }
     assert_eq!(found, expected.into());
+    assert_eq!(pending, under_way);
 
     let (left, repaired) = support::verify(&system.client, true).await;
     assert_eq!(left, Vec::<String>::new());

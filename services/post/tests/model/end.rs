@@ -29,6 +29,7 @@ impl Case {
             assert_eq!(self.scroll_author(user).await?, expected);
             let report = verify_partition(&self.tiered, user.partition()).await?;
             assert_eq!(report.violations.into_vec(), Vec::<String>::new());
+            assert_eq!(report.pending.into_vec(), Vec::<String>::new());
             assert_eq!(report.unarchived, 0);
         }
         let expected = self.model().posts_of(&self.users);

@@ -229,18 +229,19 @@ pub(crate) fn request_id() -> String {
     Uuid::new_v4().to_string()
 }
 
-/// Returns the violations that `Verify` finds.
+/// Returns the violations that `Verify` finds, and what is pending.
 pub(crate) async fn violations(client: &Client) -> Vec<String> {
     verify(client, false).await.0
 }
 
-/// Returns the violations that `Verify` finds, and its repairs, if requested.
+/// Returns the violations that `Verify` finds with what is pending, and its repairs, if requested.
 pub(crate) async fn verify(client: &Client, repair: bool) -> (Vec<String>, Vec<String>) {
     let request = pb::VerifyRequest { user_id: 0, repair };
     let mut reports = client.clone().verify(request).await.unwrap().into_inner();
     let (mut violations, mut repaired) = (Vec::new(), Vec::new());
     while let Some(report) = reports.message().await.unwrap() {
         violations.extend(report.violations);
+        violations.extend(report.pending);
         repaired.extend(report.repaired);
     }
     (violations, repaired)

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use microblog_proto::relation as pb;
 use microblog_relation::Edge;
 use microblog_testkit::{
     Topology::{Cluster, Single},
@@ -91,6 +92,27 @@ async fn repair_restores_blocks_and_ends_follows_between_blocked_accounts() {
         assert_eq!(system.relation(id(1), id(n)).await.blocking, is_blocked, "{n}");
         assert_eq!(system.relation(id(1), id(n)).await.state, NONE, "{n}");
     }
+}
+
+#[tokio::test]
+async fn what_is_under_way_is_no_violation() {
+    let system = System::start_without_jobs(Single).await;
+    let partition = user(1).partition();
+    let mut admin = system.redis.nodes()[0].admin().await;
+    for (list, member) in [("pending", "an entry"), ("forgetting", "4096")] {
+        let key = format!("rel:{{{partition}}}:{list}");
+        cmd("ZADD").arg(key).arg(7).arg(member).exec_async(&mut admin).await.unwrap();
+    }
+    let request = pb::VerifyRequest::default();
+    let mut reports = system.client.clone().verify(request).await.unwrap().into_inner();
+    let (mut violations, mut pending) = (Vec::new(), Vec::new());
+    while let Some(report) = reports.message().await.unwrap() {
+        violations.extend(report.violations);
+        pending.extend(report.pending);
+    }
+    assert_eq!(violations, Vec::<String>::new());
+    let expected = ["1 outbox entries are pending", "1 account deletions are in progress"];
+    assert_eq!(pending, expected.map(|text| format!("partition {partition}: {text}")));
 }
 
 #[tokio::test]

@@ -247,7 +247,7 @@ pub(crate) async fn client(address: &str) -> Client {
     Client::new(endpoint.tcp_nodelay(true).connect_lazy())
 }
 
-/// Returns the violations that `Verify` reports.
+/// Returns the violations that `Verify` reports, and what is pending.
 pub(crate) async fn violations(client: &Client) -> Vec<String> {
     verify(client, false).await.0
 }
@@ -263,6 +263,7 @@ async fn verify(client: &Client, repair: bool) -> (Vec<String>, Vec<String>) {
     let (mut violations, mut repaired) = (Vec::new(), Vec::new());
     while let Some(report) = reports.message().await.unwrap() {
         violations.extend(report.violations);
+        violations.extend(report.pending);
         repaired.extend(report.repaired);
     }
     (violations, repaired)

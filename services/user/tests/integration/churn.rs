@@ -95,6 +95,7 @@ async fn names_and_addresses_stay_unique_under_aborts_and_deletions(topology: To
     for partition in Partition::all() {
         let findings = accounts.verify(partition).await.unwrap();
         assert!(findings.violations.is_empty(), "{:?}", findings.violations);
+        assert!(findings.pending.is_empty(), "{:?}", findings.pending);
         alive += findings.checked;
     }
     recorder.run().await.unwrap();

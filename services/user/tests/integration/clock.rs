@@ -17,6 +17,7 @@ async fn verify(client: &Client, repair: bool) -> (Vec<String>, Vec<String>) {
     let (mut violations, mut repaired) = (Vec::new(), Vec::new());
     while let Some(message) = stream.message().await.unwrap() {
         violations.extend(message.violations);
+        violations.extend(message.pending);
         repaired.extend(message.repaired);
     }
     (violations, repaired)

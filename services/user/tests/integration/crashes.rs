@@ -41,6 +41,7 @@ async fn assert_checked(accounts: &Accounts, expected: u64) {
     for partition in Partition::all() {
         let findings = accounts.verify(partition).await.unwrap();
         assert!(findings.violations.is_empty(), "{:?}", findings.violations);
+        assert!(findings.pending.is_empty(), "{:?}", findings.pending);
         checked += findings.checked;
     }
     assert_eq!(checked, expected);

@@ -903,6 +903,7 @@ impl World {
         for partition in Partition::all() {
             let report = self.accounts.verify(partition).await.unwrap();
             assert!(report.violations.is_empty(), "{:?}", report.violations);
+            assert!(report.pending.is_empty(), "{:?}", report.pending);
             checked += report.checked;
         }
         assert_eq!(checked, accounts as u64);

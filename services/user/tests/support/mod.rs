@@ -248,6 +248,7 @@ async fn verified(client: &Client) -> Result<(u64, u64, Vec<String>), Status> {
         partitions += 1;
         checked += message.users_checked;
         violations.extend(message.violations);
+        violations.extend(message.pending);
     }
     Ok((partitions, checked, violations))
 }

@@ -40,14 +40,17 @@ pub(crate) async fn stream<T>(
 ///
 /// Metadata is dropped: it belongs to the service's response.
 pub(crate) fn map(status: Status, fields: Fields) -> Status {
-    use ErrorReason::{IdentityInvalid, IdentityMismatch, Internal, MalformedMessage, Unspecified};
+    use ErrorReason::{
+        IdentityInvalid, IdentityMismatch, Internal, MalformedMessage, MethodUnknown, Unspecified,
+    };
     let mapped = match (status::reason_of(&status), status.code()) {
         // Sent by an intermediary, such as a proxy.
         (None, Code::Unavailable) => Some(unavailable()),
         (None, Code::DeadlineExceeded) => Some(status::deadline_exceeded()),
         // The gateway sets the identity, not its caller.
         (Some(IdentityInvalid | IdentityMismatch), _) => None,
-        (None | Some(Unspecified | Internal | MalformedMessage), _) => None,
+        // An older service lacks a method of a newer gateway: its caller's method exists.
+        (None | Some(Unspecified | Internal | MalformedMessage | MethodUnknown), _) => None,
         (Some(_), _) => with_renamed_fields(&status, fields),
     };
     mapped.unwrap_or_else(|| {
@@ -228,7 +231,12 @@ mod tests {
 
     #[test]
     fn an_error_that_is_not_the_callers_is_an_internal_error() {
-        for status in [Status::unimplemented("no such method"), status::internal()] {
+        let unknown = ErrorReason::MethodUnknown;
+        for status in [
+            Status::unimplemented("no such method"),
+            status::with_reason(Code::Unimplemented, unknown, "no such method"),
+            status::internal(),
+        ] {
             let mapped = map(status, FIELDS);
             assert_eq!(mapped.code(), Code::Internal);
             assert_eq!(mapped.message(), "internal error");

@@ -18,10 +18,11 @@
 //! reply that the node does not serve the key's slot closes the connection. A new slot map discards
 //! all caches.
 //!
-//! Atomic slot migration (`CLUSTER MIGRATION`, Redis 8.4 and later) is not supported: the old primary
-//! deletes and invalidates the keys after the new one accepts writes, and the reply that a read waits
-//! for shows the owner of one slot only. Cached values of other slots may then be stale. Slots must
-//! be moved by `MIGRATE` (`redis-cli --cluster reshard`), or the cache be disabled meanwhile.
+//! Atomic slot migration (`CLUSTER MIGRATION` of Redis 8.4 and later, `CLUSTER MIGRATESLOTS` of Valkey
+//! 9) is not supported: the old primary deletes and invalidates the keys after the new one accepts
+//! writes, and the reply that a read waits for shows the owner of one slot only. Cached values of other
+//! slots may then be stale. Slots must be moved by `MIGRATE` (`redis-cli --cluster reshard`), or the
+//! cache be disabled meanwhile.
 //!
 //! Admission: only recently requested keys are cached, and others are read over the shared pool.
 //! Tracking a key costs Redis more than reading it.

@@ -17,6 +17,7 @@ use microblog_local::{
     keys::Keys,
     launch::{self, Layout, Ports, Urls},
 };
+use microblog_testkit::free_ports;
 use serde::Serialize;
 use tempfile::TempDir;
 
@@ -143,7 +144,7 @@ impl System {
     /// Starts a system, and waits until all servers are SERVING.
     pub(crate) async fn start(setup: Setup) -> anyhow::Result<Self> {
         let directory = TempDir::with_prefix("microblog-faults-")?;
-        let ports = Ports::free()?;
+        let ports = Ports::at_base(free_ports(Ports::COUNT));
         let redis = Redis::start(setup, directory.path(), ports).await?;
         let database = Database::start(setup, directory.path()).await?;
         let certificates = match setup.equipment {

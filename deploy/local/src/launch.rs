@@ -1,19 +1,13 @@
 //! Starting the servers on this machine: programs, ports, and configuration without rate limits. For
 //! the load generator and the fault suite.
 
-use std::{env, net::TcpListener, path::PathBuf};
+use std::{env, path::PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 
 use crate::{keys::Keys, services::SERVERS};
 
-// Below the ports of the testkit's stores: those start between the choice of ports here and the start
-// of the servers, and while a server is stopped.
-const PORTS: std::ops::Range<u16> = 10_000..15_980;
-const ATTEMPTS: usize = 1000;
 const REDIS: u16 = 9;
-/// The ports that are free: room for the ten of `microblog up`, and for two replicas of each service.
-const FREE: u16 = 20;
 
 /// Environment variables of every server, which the caller's environment overrides. Rate limits are
 /// off, since they would be the bottleneck. The drain timeout is short.
@@ -70,21 +64,17 @@ impl Urls {
     }
 }
 
-/// A block of ports. The first ten are assigned as `microblog up` does.
+/// A block of free ports. The first ten are assigned as `microblog up` does.
 #[derive(Clone, Copy, Debug)]
 pub struct Ports(u16);
 
 impl Ports {
-    /// Finds a block of free ports.
-    pub fn free() -> anyhow::Result<Self> {
-        let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-        for _ in 0..ATTEMPTS {
-            let ports = Self(rand::random_range(PORTS));
-            if (0..FREE).all(|offset| is_free(ports.at(offset))) {
-                return Ok(ports);
-            }
-        }
-        bail!("found no free ports on 127.0.0.1 from {} to {}", PORTS.start, PORTS.end)
+    /// Their number: room for the ten of `microblog up`, and for two replicas of each service.
+    pub const COUNT: u16 = 20;
+
+    /// Returns the block that begins with a port.
+    pub fn at_base(base: u16) -> Self {
+        Self(base)
     }
 
     /// Returns the first port of the block.

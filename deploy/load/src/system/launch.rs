@@ -14,7 +14,7 @@ use microblog_local::{
     tls::Tls,
     up::{DataDir, Software},
 };
-use microblog_testkit::{Authority, Files, PostgresServer};
+use microblog_testkit::{Authority, Files, PostgresServer, free_ports};
 
 use super::store::Store;
 use crate::child_process::Child;
@@ -86,7 +86,8 @@ pub(super) async fn start(setup: Setup, directory: &Path) -> anyhow::Result<Star
     }
     let keys = files.as_ref().map(|files| KeyFile::open(files.path("keys"))).transpose()?;
     let scheme = if files.is_some() { "https" } else { "http" };
-    let urls = Ports::free()?.urls_with(scheme, Keys { identity_key_file: keys });
+    let ports = Ports::at_base(free_ports(Ports::COUNT));
+    let urls = ports.urls_with(scheme, Keys { identity_key_file: keys });
     if let Some(files) = &files {
         // This process is a client of the system.
         let [ca, certificate, key] = ["ca.pem", "server.crt", "server.key"];

@@ -1,13 +1,10 @@
 //! Test harness of `microblog up`, and of the other commands on it, as real processes.
 
 use std::{
-    collections::HashSet,
     fs::{self, File},
-    io::{self, Write as _},
-    net::{Ipv4Addr, SocketAddr},
+    io::Write as _,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
-    sync::{LazyLock, Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -18,7 +15,6 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use tokio::net::TcpSocket;
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_microblog");
 
@@ -230,20 +226,7 @@ pub(crate) fn wait_until_exited(pid: Pid) {
     });
 }
 
-/// Returns the first of ten free ports of 127.0.0.1, below the ports of the testkit's stores. It
-/// returns each only once per process: a stopped launcher may start again on its ports.
+/// Returns the first of the ports of a launcher: ten that are free, and that no other test gets.
 pub(crate) fn free_ports() -> u16 {
-    static USED: LazyLock<Mutex<HashSet<u16>>> = LazyLock::new(Mutex::default);
-    let mut used = USED.lock().unwrap_or_else(PoisonError::into_inner);
-    let are_free =
-        |base: &u16| used.insert(*base) && (*base..*base + 10).all(|port| can_bind(port).is_ok());
-    let bases = std::iter::repeat_with(|| rand::random_range(1_000..1_600) * 10);
-    bases.take(1000).find(are_free).unwrap()
-}
-
-// Does not listen: a launcher that starts meanwhile could not use the port.
-fn can_bind(port: u16) -> io::Result<()> {
-    let socket = TcpSocket::new_v4()?;
-    socket.set_reuseaddr(true)?;
-    socket.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+    microblog_testkit::free_ports(10)
 }

@@ -1,7 +1,12 @@
 //! `microblog restore`: restores the Redis of each service from its database, or the database from
 //! Redis.
 
-use std::{collections::BTreeSet, process::ExitCode, time::SystemTime};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    process::ExitCode,
+    time::SystemTime,
+};
 
 use anyhow::anyhow;
 use clap::ValueEnum;
@@ -23,8 +28,9 @@ use crate::{
 /// Restores lost data of Redis from the databases of the services.
 ///
 /// Needs an empty Redis, or the one that was recorded: what it lacks is brought back, and what was
-/// deleted or blocked since stays so. May be interrupted and repeated: it skips what is restored. User
-/// timelines are complete afterwards. Home timelines have the posts of the last day and later ones.
+/// deleted or blocked since stays so. May be interrupted and repeated: it skips what is restored. While a
+/// store does not answer, it tries again for some seconds. User timelines are complete afterwards. Home
+/// timelines have the posts of the last day and later ones.
 ///
 /// Prints the last change that each partition had recorded before: later ones are lost, unless Redis
 /// has them. Leaves out damaged rows of the database, and prints their names, and those of partitions
@@ -77,41 +83,14 @@ enum Name {
 
 /// Runs the command.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let source = match args.from {
-        Source::Database => RestoreSource::Unspecified,
-        Source::Redis => RestoreSource::Redis,
-    };
-    let (source, force) = (source.into(), args.force);
     let mut lost = Lost::default();
-    for name in &args.services {
-        let lost_by = match name {
-            Name::User => {
-                let channel = channel(&args.user_url, &args.keys)?;
-                let request = user::RestoreRequest { source, force };
-                let mut client = UserServiceClient::new(channel);
-                let partitions = client.restore(Request::new(request)).await.map_err(failed)?;
-                let partitions = partitions.into_inner();
-                show("user", &args, partitions, |response| response.partition).await?
-            }
-            Name::Relation => {
-                let channel = channel(&args.relation_url, &args.keys)?;
-                let request = relation::RestoreRequest { source, force };
-                let mut client = RelationServiceClient::new(channel);
-                let partitions = client.restore(Request::new(request)).await.map_err(failed)?;
-                let partitions = partitions.into_inner();
-                show("relation", &args, partitions, |response| response.partition).await?
-            }
-            Name::Post => {
-                let channel = channel(&args.post_url, &args.keys)?;
-                let request = post::RestoreRequest { source, force };
-                let mut client = PostServiceClient::new(channel);
-                let partitions = client.restore(Request::new(request)).await;
-                let partitions = partitions.map_err(failed)?.into_inner();
-                show("post", &args, partitions, |response| response.partition).await?
-            }
-        };
-        lost.damaged += lost_by.damaged;
-        lost.unrecorded += lost_by.unrecorded;
+    for &name in &args.services {
+        let channel = channel(args.url(name), &args.keys)?;
+        let found = Found::default();
+        let restore = async || restore(name, channel.clone(), &args, &found).await;
+        remote::retry_when(may_pass, restore).await.map_err(failed)?;
+        lost.damaged += found.damaged.borrow().len() as u64;
+        lost.unrecorded += found.unrecorded.borrow().len() as u64;
     }
     if lost.damaged > 0 {
         println!("{} damaged rows were left out", HumanCount(lost.damaged));
@@ -125,6 +104,16 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(if lost == Lost::default() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
+impl Args {
+    fn url(&self, name: Name) -> &str {
+        match name {
+            Name::User => &self.user_url,
+            Name::Relation => &self.relation_url,
+            Name::Post => &self.post_url,
+        }
+    }
+}
+
 /// What a restore could not bring back.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Lost {
@@ -134,55 +123,108 @@ struct Lost {
     unrecorded: u64,
 }
 
+/// The results of a service, of all attempts.
+#[derive(Default)]
+struct Found {
+    /// The last recorded change of each partition before its restore.
+    recorded: RefCell<BTreeMap<u32, Option<SystemTime>>>,
+    restored: RefCell<BTreeSet<u32>>,
+    /// A row may be read for several partitions.
+    damaged: RefCell<BTreeSet<String>>,
+    unrecorded: RefCell<BTreeSet<u32>>,
+}
+
+/// Whether a service answers that it cannot restore now, but may in a moment: its Redis Cluster starts,
+/// or its database. A restore goes on where it ended.
+fn may_pass(status: &Status) -> bool {
+    remote::is_transient(status) && !remote::reason(status).is_empty()
+}
+
+/// Restores a service.
+async fn restore(
+    name: Name,
+    channel: SignedChannel,
+    args: &Args,
+    found: &Found,
+) -> Result<(), Status> {
+    let source = match args.from {
+        Source::Database => RestoreSource::Unspecified,
+        Source::Redis => RestoreSource::Redis,
+    };
+    let (source, force) = (source.into(), args.force);
+    match name {
+        Name::User => {
+            let request = Request::new(user::RestoreRequest { source, force });
+            let partitions = UserServiceClient::new(channel).restore(request).await?.into_inner();
+            show("user", args, partitions, |response| response.partition, found).await
+        }
+        Name::Relation => {
+            let request = Request::new(relation::RestoreRequest { source, force });
+            let restored = RelationServiceClient::new(channel).restore(request).await?;
+            show("relation", args, restored.into_inner(), |response| response.partition, found)
+                .await
+        }
+        Name::Post => {
+            let request = Request::new(post::RestoreRequest { source, force });
+            let partitions = PostServiceClient::new(channel).restore(request).await?.into_inner();
+            show("post", args, partitions, |response| response.partition, found).await
+        }
+    }
+}
+
 // Not `remote::connect`, which waits for health: a service is unhealthy until its Redis is restored.
 fn channel(url: &str, keys: &Keys) -> anyhow::Result<SignedChannel> {
     Ok(keys.sign(remote::channel(url)?))
 }
 
-/// Prints the results of a service.
+/// Prints the results of a service, and adds them to those of earlier attempts.
 async fn show<T>(
     service: &'static str,
     args: &Args,
     mut partitions: Streaming<T>,
     partition: impl Fn(T) -> Option<RestoredPartition>,
-) -> anyhow::Result<Lost> {
+    found: &Found,
+) -> Result<(), Status> {
     const PARTITIONS: u64 = 1_024;
     /// The version of what was never recorded.
     const NONE: &str = "0-0";
     let progress = Progress::start(service, PARTITIONS);
-    let (mut restored, mut unrecorded, mut newest) = (0, 0, None);
-    // A row may be read for several partitions.
-    let mut damaged = BTreeSet::new();
-    while let Some(response) = partitions.message().await.map_err(failed)? {
+    while let Some(response) = partitions.message().await? {
         let partition = partition(response).unwrap_or_default();
+        let RestoredPartition { number, restored, recorded_version, .. } = &partition;
         let at = partition.recorded_at.and_then(|at| SystemTime::try_from(at).ok());
-        restored += u64::from(partition.restored);
-        if args.from == Source::Database && partition.recorded_version == NONE {
-            unrecorded += 1;
-            println!("unrecorded  {service} partition {}", partition.number);
+        if *restored {
+            found.restored.borrow_mut().insert(*number);
         }
-        newest = newest.max(at);
+        if args.from == Source::Database
+            && recorded_version == NONE
+            && found.unrecorded.borrow_mut().insert(*number)
+        {
+            println!("unrecorded  {service} partition {number}");
+        }
+        // A repeated restore names the restore before.
+        found.recorded.borrow_mut().entry(*number).or_insert(at);
         progress.add(1);
-        for DamagedRow { table, key, problem } in partition.damaged {
+        for DamagedRow { table, key, problem } in &partition.damaged {
             let row = format!("{table} {key}: {problem}");
-            if damaged.insert(row.clone()) {
+            if found.damaged.borrow_mut().insert(row.clone()) {
                 println!("damaged  {service} {row}");
             }
         }
         if args.verbose {
-            let RestoredPartition { number, restored, recorded_version, .. } = partition;
-            let state = if restored { "restored" } else { "unchanged" };
+            let state = if *restored { "restored" } else { "unchanged" };
             println!("{service} {number} {state}: recorded up to {recorded_version}, {}", time(at));
         }
     }
     let took = progress.finish();
+    let newest = found.recorded.borrow().values().copied().max().flatten();
     println!(
         "{service:8} {} of {PARTITIONS} partitions restored in {:.1} s; the last recorded change: {}",
-        HumanCount(restored),
+        HumanCount(found.restored.borrow().len() as u64),
         took.as_secs_f64(),
         time(newest)
     );
-    Ok(Lost { damaged: damaged.len() as u64, unrecorded })
+    Ok(())
 }
 
 fn time(at: Option<SystemTime>) -> String {

@@ -6,6 +6,7 @@ use std::{
 };
 
 use microblog_testkit::{PATIENCE, PostgresServer, redis};
+use nix::sys::signal::{Signal, kill};
 
 use crate::{
     databases::{TABLES, start_postgres, variable},
@@ -48,6 +49,20 @@ fn arguments(launcher: &Launcher) -> Vec<String> {
 fn restore(launcher: &Launcher) -> Ended {
     let arguments = arguments(launcher);
     run(&arguments.iter().map(String::as_str).collect::<Vec<_>>(), "")
+}
+
+#[test]
+fn a_restore_waits_for_a_redis_that_starts() {
+    let dir = tempfile::tempdir().unwrap();
+    let postgres = start_postgres();
+    let launcher = start(&dir.path().join("data"), &postgres);
+    lose_all(&launcher);
+    // The launcher starts it again after a second.
+    kill(launcher.redis(), Signal::SIGKILL).unwrap();
+    let ended = restore(&launcher);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let verified = launcher.verified();
+    assert!(verified.stdout.contains("posts      3 posts"), "{verified:?}");
 }
 
 #[test]

@@ -29,10 +29,10 @@ use proptest::{
     test_runner::{Config as ProptestConfig, TestRunner},
 };
 use sqlx::{Row as _, any::AnyRow};
-use tonic::Code;
+use tonic::{Code, Status};
 
 use crate::support::{
-    self, PASSWORD, PATIENCE, System, accounts_with_hold, assert_rejected, assert_valid,
+    self, Client, PASSWORD, PATIENCE, System, accounts_with_hold, assert_rejected, assert_valid,
     authenticate,
     database::{Database, Record as _, admin_of, recorder, stored},
     draft, email, login, register, registration,
@@ -245,21 +245,36 @@ async fn restore(system: &System) -> usize {
     restored(system).await.iter().filter(|partition| partition.restored).count()
 }
 
-/// Restores Redis by the RPC, until the service serves again.
+/// Restores Redis by the RPC, until the service serves again. Repeats it, as `microblog restore` does,
+/// while a node of a busy cluster does not answer.
 async fn restored(system: &System) -> Vec<RestoredPartition> {
     let mut client = system.client.clone();
-    let request = pb::RestoreRequest::default();
-    let mut answers = client.restore(request).await.unwrap().into_inner();
     let mut partitions = Vec::new();
-    while let Some(restored) = answers.message().await.unwrap() {
-        partitions.extend(restored.partition);
-    }
+    eventually("Redis is restored", PATIENCE, async || {
+        match restore_once(&mut client, &mut partitions).await {
+            Err(status) if status.code() == Code::Unavailable => false,
+            ended => ended.map(|()| true).unwrap(),
+        }
+    })
+    .await;
     eventually("the service serves", PATIENCE, async || {
         let user = client.get_user(pb::GetUserRequest { user_id: 1 }).await;
         user.is_err_and(|status| reason_of(&status) == Some(Reason::UserNotFound))
     })
     .await;
     partitions
+}
+
+/// Restores Redis by the RPC, and adds the partitions.
+async fn restore_once(
+    client: &mut Client,
+    partitions: &mut Vec<RestoredPartition>,
+) -> Result<(), Status> {
+    let mut answers = client.restore(pb::RestoreRequest::default()).await?.into_inner();
+    while let Some(restored) = answers.message().await? {
+        partitions.extend(restored.partition);
+    }
+    Ok(())
 }
 
 /// Returns the tables and keys of the damaged rows.

@@ -121,7 +121,7 @@ impl Limits {
             },
             watches: Watches::new("watches", config.max_watches_per_viewer),
             change_streams: Watches::new("change streams", config.max_change_streams_per_caller),
-            proxies: config.trusted_proxies.clone(),
+            proxies: config.trusted_proxies.clone().unwrap_or_default(),
             warned: AtomicBool::new(false),
         }))
     }
@@ -244,7 +244,11 @@ impl Shared {
         let connection = request.extensions().get::<Connection>();
         let Some(peer) = connection.and_then(|from| from.remote_addr) else { return Ok(()) };
         let peer = peer.ip();
-        let client = self.proxies.client(peer, request.metadata());
+        // A balancer of layer 4 passes on whatever header its client sends.
+        let client = match connection.is_some_and(|from| from.is_unnamed) {
+            true => peer.to_canonical(),
+            false => self.proxies.client(peer, request.metadata()),
+        };
         limit.check(&client.into()).inspect_err(|_| {
             let is_forwarded = request.metadata().contains_key(FORWARDED_FOR);
             let is_trusted = self.proxies.contains(peer.to_canonical());

@@ -43,7 +43,7 @@ pub(crate) struct Args {
     /// registrations. Does not repair unreadable data and posts in the archive.
     #[arg(long)]
     repair: bool,
-    /// How long to wait for work that is under way. 0 does not wait.
+    /// How long each of the checks waits for work that is under way. 0 does not wait.
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     wait_s: u64,
     /// URL of the user service.
@@ -80,20 +80,26 @@ fn parse_user(text: &str) -> Result<UserChoice, String> {
 
 /// Runs the command.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let deadline = Instant::now() + Duration::from_secs(args.wait_s);
+    let wait = Duration::from_secs(args.wait_s);
     let mut found = Findings::default();
     if let UserChoice::All = args.user {
-        let check = async |progress: &Progress| accounts(&args, progress).await;
-        found.add(settled(Progress::start("accounts", PARTITIONS), deadline, check).await?);
+        let check = async |progress: &Progress, found: &mut Findings| {
+            accounts(&args, progress, found).await
+        };
+        found.add(settled(Progress::start("accounts", PARTITIONS), wait, check).await?);
     }
     let (user_id, parts) = match args.user {
         UserChoice::All => (0, PARTITIONS),
         UserChoice::One(id) => (id, 1),
     };
-    let check = async |progress: &Progress| graph(&args, user_id, progress).await;
-    found.add(settled(Progress::start("graph", parts), deadline, check).await?);
-    let check = async |progress: &Progress| posts(&args, user_id, progress).await;
-    found.add(settled(Progress::start("posts", parts), deadline, check).await?);
+    let check = async |progress: &Progress, found: &mut Findings| {
+        graph(&args, user_id, progress, found).await
+    };
+    found.add(settled(Progress::start("graph", parts), wait, check).await?);
+    let check = async |progress: &Progress, found: &mut Findings| {
+        posts(&args, user_id, progress, found).await
+    };
+    found.add(settled(Progress::start("posts", parts), wait, check).await?);
     fanout(&args.timeline_url, &args.keys).await?;
     let Findings { violations, pending, repaired, .. } = found;
     if args.repair {
@@ -144,23 +150,25 @@ impl Findings {
     }
 }
 
-/// Repeats a check while it finds work under way, which may also cause violations, until the deadline.
-/// Prints the last results, and all repairs.
+/// Repeats a check while it finds work under way, which may also cause violations, until it has waited for
+/// so long. Prints the last results, and all repairs, also if the check fails.
 async fn settled(
     progress: Progress,
-    deadline: Instant,
-    check: impl AsyncFn(&Progress) -> anyhow::Result<Findings>,
+    wait: Duration,
+    check: impl AsyncFn(&Progress, &mut Findings) -> anyhow::Result<()>,
 ) -> anyhow::Result<Findings> {
+    let deadline = Instant::now() + wait;
     let (mut repaired, mut is_waiting) = (Vec::new(), false);
     loop {
-        let mut found = check(&progress).await?;
+        let mut found = Findings::default();
+        let checked = check(&progress, &mut found).await;
         repaired.append(&mut found.repaired);
         let now = Instant::now();
-        if found.pending.is_empty() || now >= deadline {
+        if checked.is_err() || found.pending.is_empty() || now >= deadline {
             progress.finish();
             found.repaired = repaired;
             found.print();
-            return Ok(found);
+            return checked.map(|()| found);
         }
         if !is_waiting {
             progress.note(&format!("waiting: {}", found.pending[0]));
@@ -172,9 +180,9 @@ async fn settled(
 }
 
 /// Checks all accounts.
-async fn accounts(args: &Args, progress: &Progress) -> anyhow::Result<Findings> {
+async fn accounts(args: &Args, progress: &Progress, found: &mut Findings) -> anyhow::Result<()> {
     let channel = args.keys.sign(remote::connect(&args.user_url).await?);
-    let (mut checked, mut found) = (0, Findings::default());
+    let mut checked = 0;
     let request = Request::new(user::VerifyRequest { repair: args.repair });
     let answers = UserServiceClient::new(channel).verify(request).await;
     let mut answers = answers.map_err(failed)?.into_inner();
@@ -186,13 +194,18 @@ async fn accounts(args: &Args, progress: &Progress) -> anyhow::Result<Findings> 
         progress.add(1);
     }
     found.summary.push(format!("accounts   {} checked", HumanCount(checked)));
-    Ok(found)
+    Ok(())
 }
 
 /// Checks the lists of one user, or of all if 0.
-async fn graph(args: &Args, user_id: u64, progress: &Progress) -> anyhow::Result<Findings> {
+async fn graph(
+    args: &Args,
+    user_id: u64,
+    progress: &Progress,
+    found: &mut Findings,
+) -> anyhow::Result<()> {
     let channel = args.keys.sign(remote::connect(&args.relation_url).await?);
-    let (mut users, mut follows, mut found) = (0, 0, Findings::default());
+    let (mut users, mut follows) = (0, 0);
     let request = Request::new(relation::VerifyRequest { user_id, repair: args.repair });
     let answers = RelationServiceClient::new(channel).verify(request).await;
     let mut answers = answers.map_err(failed)?.into_inner();
@@ -209,14 +222,18 @@ async fn graph(args: &Args, user_id: u64, progress: &Progress) -> anyhow::Result
         HumanCount(users),
         HumanCount(follows)
     ));
-    Ok(found)
+    Ok(())
 }
 
 /// Checks the posts of one author, or of all if 0.
-async fn posts(args: &Args, user_id: u64, progress: &Progress) -> anyhow::Result<Findings> {
+async fn posts(
+    args: &Args,
+    user_id: u64,
+    progress: &Progress,
+    found: &mut Findings,
+) -> anyhow::Result<()> {
     let channel = args.keys.sign(remote::connect(&args.post_url).await?);
     let (mut posts, mut entries, mut unarchived, mut erased) = (0, 0, 0, 0);
-    let mut found = Findings::default();
     let request = Request::new(post::VerifyRequest { user_id, repair: args.repair });
     let answers = PostServiceClient::new(channel).verify(request).await;
     let mut answers = answers.map_err(failed)?.into_inner();
@@ -242,7 +259,7 @@ async fn posts(args: &Args, user_id: u64, progress: &Progress) -> anyhow::Result
             found.summary.push(format!("           {} {what}", HumanCount(count)));
         }
     }
-    Ok(found)
+    Ok(())
 }
 
 /// Prints the number of fan-out jobs.

@@ -127,26 +127,20 @@ pub struct Config {
     /// behalf of users. The client address is the last one in `x-forwarded-for` that is in none of
     /// these networks; the header is ignored from any other peer. Without this flag, all clients
     /// behind a proxy share one address
-    #[arg(
-        long,
-        env = "MICROBLOG_TRUSTED_PROXIES",
-        value_name = "NETWORKS",
-        default_value = "",
-        hide_default_value = true
-    )]
-    pub trusted_proxies: TrustedProxies,
+    #[arg(long, env = "MICROBLOG_TRUSTED_PROXIES", value_name = "NETWORKS")]
+    pub trusted_proxies: Option<TrustedProxies>,
 
     /// Connections from --trusted-proxies begin with a header of the PROXY protocol, version 1 or 2,
     /// which names the client: for a balancer of layer 4. Those without it are closed. Connections
     /// from other addresses have none
-    #[arg(long, env = "MICROBLOG_PROXY_PROTOCOL")]
+    #[arg(long, env = "MICROBLOG_PROXY_PROTOCOL", requires_if("true", "trusted_proxies"))]
     pub proxy_protocol: bool,
 }
 
 impl Config {
     /// Returns the peers that speak the PROXY protocol.
     pub(crate) fn proxy_protocol(&self) -> Option<ProxyProtocol> {
-        let proxies = self.trusted_proxies.clone();
-        self.proxy_protocol.then(|| ProxyProtocol::new(move |peer| proxies.contains(peer)))
+        let proxies = self.trusted_proxies.clone().filter(|_| self.proxy_protocol)?;
+        Some(ProxyProtocol::new(move |peer| proxies.contains(peer)))
     }
 }

@@ -94,8 +94,8 @@ impl Follower {
         let mut outage = Outage::default();
         loop {
             let Err(error) = self.follow(&holder, &mut outage).await else {
-                // Another process follows the feed.
-                outage = Outage::default();
+                // Another process follows the feed, or tries to.
+                outage.forget();
                 sleep(RETRY).await;
                 continue;
             };
@@ -212,8 +212,9 @@ impl Follower {
 /// The time in which a feed is not followed.
 #[derive(Default)]
 struct Outage {
-    /// Since its first error.
+    /// The times of its first and its last error.
     since: Option<Instant>,
+    last: Option<Instant>,
     /// The last error that was logged as a fault.
     logged: Option<String>,
 }
@@ -225,12 +226,20 @@ impl Outage {
         let text = error.to_string();
         let error = error as &dyn std::error::Error;
         let is_first = self.since.is_none();
+        self.last = Some(Instant::now());
         let lasts = self.since.get_or_insert_with(Instant::now).elapsed() >= STARTING;
         if lasts && self.logged.as_ref() != Some(&text) {
             tracing::warn!(service, error, "cannot follow a change feed");
             self.logged = Some(text);
         } else if is_first {
             tracing::info!(service, error, "change feed not readable yet");
+        }
+    }
+
+    /// Ends an outage whose last error was long ago. Processes that fail in turn have one outage.
+    fn forget(&mut self) {
+        if self.last.is_some_and(|last| last.elapsed() >= STARTING) {
+            *self = Self::default();
         }
     }
 
@@ -292,12 +301,16 @@ mod tests {
         let mut outage = Outage::default();
         outage.log(Source::Post, &error("it starts"));
         assert_eq!(outage.logged, None);
-        outage.since = Instant::now().checked_sub(STARTING);
+        // Another process had the claim meanwhile.
+        outage.forget();
+        outage.since = outage.since.and_then(|since| since.checked_sub(STARTING));
         for text in ["it is down", "and refuses"] {
             outage.log(Source::Post, &error(text));
             assert_eq!(outage.logged, Some(error(text).to_string()));
         }
-        outage.end(Source::Post);
+        outage.last = outage.last.and_then(|last| last.checked_sub(STARTING));
+        outage.forget();
+        assert_eq!(outage.logged, None, "it has ended");
         outage.log(Source::Post, &error("and refuses"));
         assert_eq!(outage.logged, None, "it is another outage");
     }

@@ -15,13 +15,7 @@ mod tls;
 mod web;
 
 use std::{
-    convert::Infallible,
-    future::Future,
-    io,
-    net::{SocketAddr, TcpListener},
-    pin::pin,
-    sync::Arc,
-    time::Duration,
+    convert::Infallible, future::Future, io, net::TcpListener, pin::pin, sync::Arc, time::Duration,
 };
 
 use futures::{
@@ -45,7 +39,7 @@ use tonic_reflection::server::{Builder as ReflectionBuilder, Error as Reflection
 
 use self::{
     call_batches::BatchedCalls,
-    connection::Accepted,
+    connection::{Accepted, Remote},
     connection_balancer::ConnectionLease,
     drain::{CloseHttp1, SilenceLimit},
     health::HealthState,
@@ -315,12 +309,13 @@ async fn establish(
         }
     };
     let established = async {
-        let remote_addr = remote_addr(&mut connection, proxy_protocol).await?;
-        let accepted = Accepted { remote_addr, silence: SilenceLimit::new(closing), _lease: lease };
+        let remote = remote(&mut connection, proxy_protocol).await?;
+        let connection = SilenceLimit::new(connection, closing);
+        let accepted = Accepted { remote, _lease: lease };
         match acceptor {
             Some(acceptor) => acceptor.accept(connection, accepted, accept_http1).await,
             None => {
-                let has_begun = has_first_byte(&connection).await;
+                let has_begun = connection.has_first_byte().await;
                 has_begun.then(|| MaybeTlsStream::plain(connection, accepted))
             }
         }
@@ -328,30 +323,25 @@ async fn establish(
     timeout(FIRST_BYTE_TIMEOUT, established).await.ok().flatten().map(Ok)
 }
 
-/// Returns the address of the client: by the PROXY protocol, if the peer speaks it. Returns `None` if the
-/// peer should speak it, and does not.
-async fn remote_addr(
+/// Returns the client: by the PROXY protocol, if the peer speaks it. Returns `None` if the peer should
+/// speak it, and does not.
+async fn remote(
     connection: &mut TcpStream,
     proxy_protocol: Option<ProxyProtocol>,
-) -> Option<Option<SocketAddr>> {
+) -> Option<Remote> {
     let peer = connection.peer_addr().ok();
     let is_spoken = proxy_protocol.zip(peer).is_some_and(|(one, peer)| one.is_spoken_by(peer.ip()));
     if !is_spoken {
-        return Some(peer);
+        return Some(Remote { address: peer, is_unnamed: false });
     }
     match proxy_protocol::read_header(connection).await {
-        Ok(client) => Some(client.or(peer)),
+        Ok(client) => Some(Remote { address: client.or(peer), is_unnamed: client.is_none() }),
         Err(error) => {
             // DEBUG: balancers also connect to check whether the port is open.
             tracing::debug!(?peer, %error, "cannot read the PROXY protocol");
             None
         }
     }
-}
-
-/// Waits for the first byte. Returns `false` if the client closes instead.
-async fn has_first_byte(connection: &TcpStream) -> bool {
-    matches!(connection.peek(&mut [0]).await, Ok(1..))
 }
 
 /// Runs the readiness probe periodically.

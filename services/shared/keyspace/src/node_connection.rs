@@ -49,3 +49,23 @@ impl ConnectionLike for NodeConnection {
         self.0.get_db()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use microblog_testkit::RedisServer;
+    use redis::cmd;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_begins_without_an_error() {
+        let server = RedisServer::start().await;
+        let mut admin = server.admin().await;
+        cmd("CONFIG").arg("RESETSTAT").exec_async(&mut admin).await.unwrap();
+        let config = AsyncConnectionConfig::new();
+        NodeConnection::connect_with_config(server.url("relation"), config).await.unwrap();
+        // Redis 7.0 does not know CLIENT SETINFO, and later ones reject it.
+        let errors: String = cmd("INFO").arg("errorstats").query_async(&mut admin).await.unwrap();
+        assert!(!errors.contains("errorstat_"), "{errors}");
+    }
+}

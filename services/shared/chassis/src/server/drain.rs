@@ -5,6 +5,7 @@
 use std::{
     convert::Infallible,
     io,
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -18,7 +19,11 @@ use futures::{
     future::{BoxFuture, Either},
 };
 use http::{HeaderValue, Request, Response, Version, header::CONNECTION};
-use tokio::time::sleep;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+    time::sleep,
+};
 use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
 use tower::Service;
@@ -26,11 +31,13 @@ use tower::Service;
 use crate::call::{connection_calls::ConnectionCalls, context::ServerState};
 
 /// How long a connection without a call in flight may be silent in a drain. It is ended between one
-/// and two of these times after the last call or byte.
-const SILENCE_MAX: Duration = Duration::from_secs(1);
+/// and two of these times after the last call or byte. Longer than a client rests that is still reading an
+/// answer: its call has ended once HTTP/2 has the whole answer.
+const SILENCE_MAX: Duration = Duration::from_secs(2);
 
-/// Ends a silent connection in a drain.
+/// A connection that is ended when it is silent in a drain. Below TLS, where each byte that moves counts.
 pub(super) struct SilenceLimit {
+    stream: TcpStream,
     calls: ConnectionCalls,
     /// Whether a byte was read or written since it was last reset.
     has_progress: Arc<AtomicBool>,
@@ -39,8 +46,8 @@ pub(super) struct SilenceLimit {
 }
 
 impl SilenceLimit {
-    /// Returns the limit of a new connection. It begins when the server closes.
-    pub(super) fn new(closing: CancellationToken) -> Self {
+    /// Returns a new connection with its limit, which begins when the server closes.
+    pub(super) fn new(stream: TcpStream, closing: CancellationToken) -> Self {
         let (calls, has_progress) = (ConnectionCalls::default(), Arc::<AtomicBool>::default());
         let end = {
             let (calls, has_progress) = (calls.clone(), has_progress.clone());
@@ -49,7 +56,12 @@ impl SilenceLimit {
                 is_silent(&calls, &has_progress).await;
             }
         };
-        Self { calls, has_progress, end: Some(end.boxed()) }
+        Self { stream, calls, has_progress, end: Some(end.boxed()) }
+    }
+
+    /// Waits for the first byte. Returns `false` if the client closes instead.
+    pub(super) async fn has_first_byte(&self) -> bool {
+        matches!(self.stream.peek(&mut [0]).await, Ok(1..))
     }
 
     /// Returns the calls in flight on the connection.
@@ -58,7 +70,7 @@ impl SilenceLimit {
     }
 
     /// Returns the result of a read or write of the connection, or an error after its end.
-    pub(super) fn transferred<T>(
+    fn transferred<T>(
         &mut self,
         polled: Poll<io::Result<T>>,
         waker: &mut Waker<'_>,
@@ -71,7 +83,7 @@ impl SilenceLimit {
 
     /// Returns the result of another operation, which is no progress, or an error after the end of the
     /// connection.
-    pub(super) fn limit<T>(
+    fn limit<T>(
         &mut self,
         polled: Poll<io::Result<T>>,
         waker: &mut Waker<'_>,
@@ -84,6 +96,56 @@ impl SilenceLimit {
             self.end = None;
         }
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "silent while the server drains")))
+    }
+}
+
+impl AsyncRead for SilenceLimit {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        waker: &mut Waker<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let polled = Pin::new(&mut this.stream).poll_read(waker, buffer);
+        this.transferred(polled, waker)
+    }
+}
+
+impl AsyncWrite for SilenceLimit {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        waker: &mut Waker<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let polled = Pin::new(&mut this.stream).poll_write(waker, bytes);
+        this.transferred(polled, waker)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        waker: &mut Waker<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let polled = Pin::new(&mut this.stream).poll_write_vectored(waker, parts);
+        this.transferred(polled, waker)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, waker: &mut Waker<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let polled = Pin::new(&mut this.stream).poll_flush(waker);
+        this.limit(polled, waker)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, waker: &mut Waker<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let polled = Pin::new(&mut this.stream).poll_shutdown(waker);
+        this.limit(polled, waker)
     }
 }
 

@@ -11,10 +11,7 @@ use std::{
 
 use microblog_files::{File, HotReload, Identity, Loader, TlsError};
 use opentelemetry::{KeyValue, global, metrics::Counter};
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
-};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::{
     TlsAcceptor,
     rustls::{self, ServerConfig, server::NoServerSessionStorage},
@@ -22,7 +19,10 @@ use tokio_rustls::{
 };
 use tonic::transport::server::Connected;
 
-use super::connection::{Accepted, Connection};
+use super::{
+    connection::{Accepted, Connection},
+    drain::SilenceLimit,
+};
 use crate::config::Config;
 
 /// ALPN protocol id of HTTP/2 (RFC 7301), the only one that gRPC uses.
@@ -75,11 +75,11 @@ impl Acceptor {
     /// byte after it. Returns `None` on failure, or if the client closes.
     pub(super) async fn accept(
         &self,
-        connection: TcpStream,
+        connection: SilenceLimit,
         accepted: Accepted,
         accept_http1: bool,
     ) -> Option<MaybeTlsStream> {
-        let caller = accepted.remote_addr;
+        let caller = accepted.remote.address;
         let configs = self.configs.current();
         let config = if accept_http1 { &configs.with_http1 } else { &configs.http2 };
         match TlsAcceptor::from(config.clone()).accept(connection).await {
@@ -99,11 +99,10 @@ impl Acceptor {
 }
 
 /// Waits for the first byte, which may have arrived with the end of the handshake.
-async fn has_first_byte(stream: &mut TlsStream<TcpStream>) -> bool {
+async fn has_first_byte(stream: &mut TlsStream<SilenceLimit>) -> bool {
     let (connection, session) = stream.get_mut();
     let read = session.process_new_packets();
-    read.is_ok_and(|read| read.plaintext_bytes_to_read() > 0)
-        || matches!(connection.peek(&mut [0]).await, Ok(1..))
+    read.is_ok_and(|read| read.plaintext_bytes_to_read() > 0) || connection.has_first_byte().await
 }
 
 /// Returns the counter of failed handshakes.
@@ -163,19 +162,19 @@ pub(super) struct MaybeTlsStream {
 }
 
 enum Inner {
-    Plain(TcpStream),
+    Plain(SilenceLimit),
     // Boxed: many times larger.
-    Tls(Box<TlsStream<TcpStream>>),
+    Tls(Box<TlsStream<SilenceLimit>>),
 }
 
 impl MaybeTlsStream {
     /// Wraps a plaintext connection.
-    pub(super) fn plain(connection: TcpStream, accepted: Accepted) -> Self {
+    pub(super) fn plain(connection: SilenceLimit, accepted: Accepted) -> Self {
         Self { stream: Inner::Plain(connection), accepted }
     }
 
     /// Wraps a connection after its handshake.
-    pub(super) fn tls(stream: TlsStream<TcpStream>, accepted: Accepted) -> Self {
+    pub(super) fn tls(stream: TlsStream<SilenceLimit>, accepted: Accepted) -> Self {
         Self { stream: Inner::Tls(Box::new(stream)), accepted }
     }
 }
@@ -184,11 +183,14 @@ impl Connected for MaybeTlsStream {
     type ConnectInfo = Connection;
 
     fn connect_info(&self) -> Connection {
-        let chain = match &self.stream {
-            Inner::Plain(_) => None,
-            Inner::Tls(stream) => stream.get_ref().1.peer_certificates(),
+        let (connection, chain) = match &self.stream {
+            Inner::Plain(connection) => (connection, None),
+            Inner::Tls(stream) => {
+                let (connection, session) = stream.get_ref();
+                (connection, session.peer_certificates())
+            }
         };
-        Connection::new(self.accepted.remote_addr, chain, self.accepted.silence.calls().clone())
+        Connection::new(self.accepted.remote, chain, connection.calls().clone())
     }
 }
 
@@ -198,12 +200,10 @@ impl AsyncRead for MaybeTlsStream {
         waker: &mut Waker<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        let polled = match &mut this.stream {
+        match &mut self.get_mut().stream {
             Inner::Plain(connection) => Pin::new(connection).poll_read(waker, buffer),
             Inner::Tls(stream) => Pin::new(stream).poll_read(waker, buffer),
-        };
-        this.accepted.silence.transferred(polled, waker)
+        }
     }
 }
 
@@ -213,12 +213,10 @@ impl AsyncWrite for MaybeTlsStream {
         waker: &mut Waker<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        let polled = match &mut this.stream {
+        match &mut self.get_mut().stream {
             Inner::Plain(connection) => Pin::new(connection).poll_write(waker, bytes),
             Inner::Tls(stream) => Pin::new(stream).poll_write(waker, bytes),
-        };
-        this.accepted.silence.transferred(polled, waker)
+        }
     }
 
     fn poll_write_vectored(
@@ -226,12 +224,10 @@ impl AsyncWrite for MaybeTlsStream {
         waker: &mut Waker<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        let polled = match &mut this.stream {
+        match &mut self.get_mut().stream {
             Inner::Plain(connection) => Pin::new(connection).poll_write_vectored(waker, parts),
             Inner::Tls(stream) => Pin::new(stream).poll_write_vectored(waker, parts),
-        };
-        this.accepted.silence.transferred(polled, waker)
+        }
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -242,20 +238,16 @@ impl AsyncWrite for MaybeTlsStream {
     }
 
     fn poll_flush(self: Pin<&mut Self>, waker: &mut Waker<'_>) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        let polled = match &mut this.stream {
+        match &mut self.get_mut().stream {
             Inner::Plain(connection) => Pin::new(connection).poll_flush(waker),
             Inner::Tls(stream) => Pin::new(stream).poll_flush(waker),
-        };
-        this.accepted.silence.limit(polled, waker)
+        }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, waker: &mut Waker<'_>) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        let polled = match &mut this.stream {
+        match &mut self.get_mut().stream {
             Inner::Plain(connection) => Pin::new(connection).poll_shutdown(waker),
             Inner::Tls(stream) => Pin::new(stream).poll_shutdown(waker),
-        };
-        this.accepted.silence.limit(polled, waker)
+        }
     }
 }

@@ -1,7 +1,6 @@
 //! `microblog changes`: prints the change feed as JSON Lines.
 
 use std::{
-    error::Error as _,
     io::{self, ErrorKind, Write as _},
     process::ExitCode,
     time::Duration,
@@ -219,10 +218,7 @@ fn may_go_on(status: &Status, has_begun: bool) -> bool {
         "PAGE_TOKEN_INVALID",
         "PAGE_TOKEN_MISMATCH",
     ];
-    // A status with a source is a broken connection, not a response.
-    remote::is_transient(status)
-        || status.source().is_some()
-        || has_begun && !FINAL.contains(&remote::reason(status).as_str())
+    remote::is_transient(status) || has_begun && !FINAL.contains(&remote::reason(status).as_str())
 }
 
 fn print(changes: &[Change], cursor: &str) -> Result<(), End> {

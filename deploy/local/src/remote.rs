@@ -137,7 +137,9 @@ pub fn is_transient(status: &Status) -> bool {
     match status.code() {
         Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Aborted => true,
         Code::ResourceExhausted => reason(status) == "OVERLOADED",
-        _ => false,
+        // A status with a source is a broken connection, not a response: tonic reports one that breaks
+        // during a call as UNKNOWN.
+        _ => status.source().is_some(),
     }
 }
 

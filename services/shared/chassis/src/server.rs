@@ -310,7 +310,7 @@ async fn establish(
     };
     let established = async {
         let remote = remote(&mut connection, proxy_protocol).await?;
-        let connection = SilenceLimit::new(connection, closing);
+        let mut connection = SilenceLimit::new(connection, closing);
         let accepted = Accepted { remote, _lease: lease };
         match acceptor {
             Some(acceptor) => acceptor.accept(connection, accepted, accept_http1).await,

@@ -59,8 +59,9 @@ impl SilenceLimit {
         Self { stream, calls, has_progress, end: Some(end.boxed()) }
     }
 
-    /// Waits for the first byte. Returns `false` if the client closes instead.
-    pub(super) async fn has_first_byte(&self) -> bool {
+    /// Waits for the first byte. Returns `false` if the client closes instead. Exclusive, so that its
+    /// future may change threads.
+    pub(super) async fn has_first_byte(&mut self) -> bool {
         matches!(self.stream.peek(&mut [0]).await, Ok(1..))
     }
 

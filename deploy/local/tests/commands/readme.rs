@@ -59,6 +59,7 @@ fn run_in_shell(launcher: &Launcher, commands: &str) -> String {
         status = shell.try_wait().unwrap();
     }
     let _ = shell.kill();
+    shell.wait().unwrap();
     let [stdout, stderr] = [stdout, stderr].map(|file| fs::read_to_string(file).unwrap());
     assert!(status.is_some_and(|status| status.success()), "{status:?} {stdout}{stderr}");
     assert!(!stdout.contains("\"code\":"), "{stdout}");

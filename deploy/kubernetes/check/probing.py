@@ -209,9 +209,9 @@ class _Trial:
             self._check_metrics(server)
             probe = server.container.probes.get("readinessProbe")
             if probe and not server.program.arguments:
-                self.report.same(
-                    "the service of its readinessProbe, and the served one",
-                    {probe["grpc"]["service"]}, server.channel.services(),
+                service, served = probe["grpc"]["service"], server.channel.services()
+                self.report.unless(
+                    service in served, f"its readinessProbe asks for {service!r}, but it serves {served}"
                 )
 
     def _check_metrics(self, server):

@@ -38,7 +38,7 @@ async fn followed() -> (System, Files) {
     at_daytime().await;
     let (system, files) = recorded().await;
     let [yann, zoe] = [system.join("yann").await, system.join("zoe").await];
-    eventually("the feeds are followed", PATIENCE, async || {
+    eventually("the feeds are followed", PATIENCE * 3, async || {
         // The services may not be ready yet.
         let user = by_id(zoe.id);
         let unfollow = gateway::UnfollowRequest { user: user.clone() };

@@ -240,8 +240,11 @@ async fn scripts_of_allowed_origins_may_call() {
             assert_eq!(header.map(|value| value.to_str().unwrap()), allowed, "{response:?}");
             assert_eq!(response.headers().get("access-control-allow-credentials"), None);
             let exposed = response.headers().get("access-control-expose-headers");
-            if allowed.is_some() && response.status() == StatusCode::OK && exposed.is_some() {
-                let exposed = exposed.unwrap().to_str().unwrap();
+            if allowed.is_some()
+                && response.status() == StatusCode::OK
+                && let Some(exposed) = exposed
+            {
+                let exposed = exposed.to_str().unwrap();
                 for name in ["grpc-status", "grpc-retry-pushback-ms", "retry-after"] {
                     assert!(exposed.split(',').any(|one| one == name), "{exposed}");
                 }

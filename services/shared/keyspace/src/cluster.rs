@@ -10,7 +10,7 @@
 //! as they are, so that a failed primary delays no calls to them.
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     iter::once,
     sync::{Arc, Mutex, OnceLock},
     time::Duration,
@@ -139,12 +139,16 @@ impl Cluster {
         Ok(slot_map.primaries[index].0.clone())
     }
 
-    /// Returns the first partition of each primary that has any.
-    pub(crate) async fn partitions_of_primaries(&self) -> Result<Vec<Partition>, Error> {
+    /// Returns the partitions of each primary that has any, in order.
+    pub(crate) async fn partitions_by_primary(&self) -> Result<Vec<Vec<Partition>>, Error> {
         let slot_map = self.slot_map(Instant::now() + self.shared.options.timeout).await?;
-        let mut seen = BTreeSet::new();
-        let is_first = |at: &Partition| slot_map.index(*at).is_some_and(|index| seen.insert(index));
-        Ok(Partition::all().filter(is_first).collect())
+        let mut by_primary = BTreeMap::<usize, Vec<Partition>>::new();
+        for partition in Partition::all() {
+            if let Some(index) = slot_map.index(partition) {
+                by_primary.entry(index).or_default().push(partition);
+            }
+        }
+        Ok(by_primary.into_values().collect())
     }
 
     /// Returns the slot map, if it was read.

@@ -235,7 +235,20 @@ impl Keyspace {
 
     /// Returns the first partition of each primary. One that has no partition is left out.
     pub async fn partitions_of_primaries(&self) -> Result<Vec<Partition>, Error> {
-        self.inner.shared.partitions_of_primaries().await
+        let by_primary = self.partitions_by_primary().await?;
+        Ok(by_primary.iter().filter_map(|partitions| partitions.first().copied()).collect())
+    }
+
+    /// Returns the partitions of each primary, in order. One that has none is left out, as are
+    /// partitions without a primary.
+    pub async fn partitions_by_primary(&self) -> Result<Vec<Vec<Partition>>, Error> {
+        self.inner.shared.partitions_by_primary().await
+    }
+
+    /// Returns how many times the process has connected again, to a primary or to another one: what it
+    /// knew of a primary may not hold any more.
+    pub fn reconnects(&self) -> u64 {
+        self.states().reconnects()
     }
 
     /// Reads a page of a sorted set whose members are ids and whose scores are integers.

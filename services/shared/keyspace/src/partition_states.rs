@@ -39,7 +39,9 @@ struct Inner {
     is_recorded: AtomicBool,
     is_checked: AtomicBool,
     has_lost_connection: AtomicBool,
-    // How many times connections were made again.
+    // How many times connections were made again, and how many times since there is a database that
+    // records Redis.
+    reconnects: AtomicU64,
     connections: AtomicU64,
     // The address of the primary that the Sentinels report, with the epoch of their configuration, and
     // how many times there was another one.
@@ -70,6 +72,7 @@ impl Default for PartitionStates {
             is_recorded: AtomicBool::new(false),
             is_checked: AtomicBool::new(false),
             has_lost_connection: AtomicBool::new(false),
+            reconnects: AtomicU64::new(0),
             connections: AtomicU64::new(0),
             primary: Mutex::default(),
             primaries: AtomicU64::new(0),
@@ -179,6 +182,9 @@ impl PartitionStates {
     /// Makes calls wait for a comparison if this is the first connection after a lost one.
     pub(crate) fn connected(&self) {
         let is_first = self.inner.has_lost_connection.swap(false, Ordering::AcqRel);
+        if is_first {
+            self.inner.reconnects.fetch_add(1, Ordering::AcqRel);
+        }
         if !is_first || !self.inner.is_recorded.load(Ordering::Acquire) {
             return;
         }
@@ -188,6 +194,11 @@ impl PartitionStates {
             self.inner.serving.store(ServingState::Unchecked as u8, Ordering::Release);
         }
         self.inner.changed.notify_waiters();
+    }
+
+    /// Returns how many times connections were made again after one was lost, or to another primary.
+    pub(crate) fn reconnects(&self) -> u64 {
+        self.inner.reconnects.load(Ordering::Acquire)
     }
 
     /// Waits until a comparison is due.

@@ -146,11 +146,11 @@ impl SharedPool {
         }
     }
 
-    /// Returns the first partition of each primary that has any.
-    pub(crate) async fn partitions_of_primaries(&self) -> Result<Vec<Partition>, Error> {
+    /// Returns the partitions of each primary that has any, in order.
+    pub(crate) async fn partitions_by_primary(&self) -> Result<Vec<Vec<Partition>>, Error> {
         match &self.servers {
-            Servers::One(_) => Ok(Partition::all().take(1).collect()),
-            Servers::Cluster(cluster) => cluster.partitions_of_primaries().await,
+            Servers::One(_) => Ok(vec![Partition::all().collect()]),
+            Servers::Cluster(cluster) => cluster.partitions_by_primary().await,
         }
     }
 

@@ -1,0 +1,133 @@
+//! The cache: how entries change. Every change is one function of Redis, and each is repeatable.
+
+use microblog_keyspace::{Batch, Call, Error, Keyspace, Library, decode, redis::cmd};
+
+use crate::entry::{Contents, EntryKeys};
+
+/// The functions. A service opens its keyspace with them.
+pub const LIBRARY_SOURCE: &str = include_str!("functions.lua");
+
+/// Returns the function library of a service that needs no other functions.
+pub const fn library(name: &'static str) -> Library {
+    Library { name, source: LIBRARY_SOURCE }
+}
+
+/// How long a lease lasts, in milliseconds, if its loader does not end it: longer than a read of the
+/// database may take.
+const LEASE_MS: u64 = 5_000;
+
+/// How long an entry stays after it was loaded, in seconds. It saves memory; nothing relies on it.
+const LIFETIME_S: u64 = 7 * 24 * 3600;
+
+/// A committed change of an item.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// The keys of its entry.
+    pub keys: EntryKeys,
+    /// The revision before the transaction.
+    pub before: u64,
+    /// The revision after it; the same if nothing changed.
+    pub after: u64,
+    /// The new front, and the records to append; `None` if the change cannot be put in place.
+    pub contents: Option<Contents>,
+    /// The most records of the entry.
+    pub records_max: usize,
+}
+
+/// What [`Cache::apply`] did with an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Applied {
+    /// There is no entry, and no lease on one any more.
+    Absent,
+    /// The lease keeps the change for the entry that is being loaded.
+    Collected,
+    /// The entry has the revision, or a later one.
+    Newer,
+    /// The change was put in place.
+    Put,
+    /// The entry was deleted.
+    Deleted,
+}
+
+/// A random number that tells one load of an entry from all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Token(pub u64);
+
+/// The entries of a service in Redis. Cheap to clone.
+#[derive(Clone)]
+pub struct Cache {
+    keyspace: Keyspace,
+}
+
+impl Cache {
+    /// Returns the entries of a keyspace, which was opened with the functions of [`LIBRARY_SOURCE`].
+    pub fn new(keyspace: Keyspace) -> Self {
+        Self { keyspace }
+    }
+
+    /// Brings entries to committed revisions, in one round trip to each primary. Returns what was done
+    /// with each, or why it is not known: an entry of which that is not known must be [removed].
+    ///
+    /// [removed]: Self::remove
+    pub async fn apply(&self, changes: &[Change]) -> Result<Vec<Result<Applied, Error>>, Error> {
+        let mut batch = Batch::with_capacity(changes.len());
+        for Change { keys, before, after, contents, records_max } in changes {
+            let (front, records) = match contents {
+                Some(contents) => (&*contents.front, &*contents.records),
+                None => (&[][..], &[][..]),
+            };
+            let call = Call::new("apply").keys(keys.all()).arg(before).arg(after);
+            let call = call.arg(front).arg(records).arg(records_max).arg(LIFETIME_S);
+            batch.call(keys.partition, call);
+        }
+        let replies = self.keyspace.send_each(batch).await?;
+        Ok(replies.into_iter().map(|reply| applied(&decode::<String>(reply?)?)).collect())
+    }
+
+    /// Takes the lease on the load of an entry. Returns whether it was taken: not if there is an entry,
+    /// or another lease.
+    pub async fn lease(&self, keys: &EntryKeys, token: Token) -> Result<bool, Error> {
+        let call = Call::new("lease").keys(keys.all()).arg(token.0).arg(LEASE_MS);
+        Ok(self.keyspace.call::<u8>(call).await? == 1)
+    }
+
+    /// Ends a lease with the entry: what the database had at a moment after the lease was taken. Returns
+    /// whether the entry is there: not if the lease has ended, or a change that it collected is not the
+    /// next one.
+    pub async fn install(
+        &self,
+        keys: &EntryKeys,
+        token: Token,
+        revision: u64,
+        contents: &Contents,
+        records_max: usize,
+    ) -> Result<bool, Error> {
+        let Contents { front, records } = contents;
+        let call = Call::new("install").keys(keys.all()).arg(token.0).arg(revision);
+        let call = call.arg(&**front).arg(&**records).arg(records_max).arg(LIFETIME_S);
+        Ok(self.keyspace.call::<u8>(call).await? == 1)
+    }
+
+    /// Deletes entries and leases, whatever their revisions.
+    pub async fn remove<'a>(
+        &self,
+        entries: impl IntoIterator<Item = &'a EntryKeys>,
+    ) -> Result<(), Error> {
+        let mut batch = Batch::new();
+        for keys in entries {
+            batch.query(keys.partition, cmd("UNLINK").arg(&keys.all()).take());
+        }
+        self.keyspace.send(batch).await.map(drop)
+    }
+}
+
+fn applied(name: &str) -> Result<Applied, Error> {
+    Ok(match name {
+        "absent" => Applied::Absent,
+        "collected" => Applied::Collected,
+        "newer" => Applied::Newer,
+        "put" => Applied::Put,
+        "deleted" => Applied::Deleted,
+        _ => return Err(Error::Malformed("unknown result of a change of an entry".into())),
+    })
+}

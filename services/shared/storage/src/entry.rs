@@ -1,0 +1,139 @@
+//! The contents of an entry: a front of the item's kind, and records. Does no I/O.
+//! `functions.lua` describes the bytes.
+
+use microblog_keyspace::key;
+
+use microblog_domain::Partition;
+
+/// The length of the header of an entry, in bytes.
+pub const HEADER: usize = 16;
+
+/// The length of a record, in bytes.
+pub const RECORD: usize = 13;
+
+/// Up to so many records, an entry has no set beside it.
+pub const SMALL: usize = 48;
+
+const FORMAT: u8 = 1;
+
+/// The member by which a reader of the set sees that the set was there.
+pub const SET_MEMBER: u64 = 0;
+
+/// An id with the time by which it is ordered. Both are below 2^48 and 2^53: a time is in
+/// milliseconds, an id is an account's or a post's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Record {
+    /// The time, in milliseconds since 1970.
+    pub time_ms: u64,
+    /// The id.
+    pub id: u64,
+}
+
+impl Record {
+    /// Writes the bytes of records, oldest first.
+    pub fn write_all(records: impl IntoIterator<Item = Self>) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for Self { time_ms, id } in records {
+            bytes.extend_from_slice(&id.to_be_bytes()[1..]);
+            bytes.extend_from_slice(&time_ms.to_be_bytes()[2..]);
+        }
+        bytes
+    }
+
+    /// Reads records. A rest that is no record is left out.
+    pub fn read_all(bytes: &[u8]) -> impl DoubleEndedIterator<Item = Self> + ExactSizeIterator {
+        bytes
+            .chunks_exact(RECORD)
+            .map(|record| Self { id: number(&record[..7]), time_ms: number(&record[7..]) })
+    }
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |number, &byte| number << 8 | u64::from(byte))
+}
+
+/// What the start of an entry tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// The revision of the item.
+    pub revision: u64,
+    /// The length of the front, in bytes.
+    pub front: usize,
+}
+
+impl Head {
+    /// Reads the header; `None` if there is no entry, or one of another format.
+    pub fn read(entry: &[u8]) -> Option<Self> {
+        let header = entry.get(..HEADER).filter(|header| header[0] == FORMAT)?;
+        let front = usize::try_from(number(&header[4..8])).ok()?;
+        Some(Self { revision: number(&header[8..]), front })
+    }
+}
+
+/// The contents of an item, as an entry has them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Contents {
+    /// The front: at least one byte.
+    pub front: Vec<u8>,
+    /// The records, oldest first.
+    pub records: Vec<u8>,
+}
+
+/// The keys of an entry: in one slot, that of the item's partition.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct EntryKeys {
+    /// The partition.
+    pub partition: Partition,
+    /// The entry.
+    pub entry: String,
+    /// The lease on its load.
+    pub lease: String,
+    /// The set beside it.
+    pub set: String,
+}
+
+impl EntryKeys {
+    /// Returns the keys of an item of a kind (`rel`, `outgoing`), with the history of the database that
+    /// it was read from.
+    pub fn new(prefix: &str, kind: &str, history: &History, partition: Partition, id: u64) -> Self {
+        let History(history) = history;
+        let name =
+            |part: &str| key(format_args!("{prefix}:{{{partition}}}:{kind}{part}:{history}:{id}"));
+        Self { partition, entry: name(""), lease: name(":lease"), set: name(":set") }
+    }
+
+    pub(crate) fn all(&self) -> [&str; 3] {
+        [&self.entry, &self.lease, &self.set]
+    }
+}
+
+/// The history of a database: short text that differs after each failover, restore or exchange of the
+/// database. Part of the keys, so that no entry of another history is found.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct History(pub String);
+
+#[cfg(test)]
+mod tests {
+    use proptest::{collection::vec, prelude::*};
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn records_are_read_as_they_were_written(
+            pairs in vec((0..1_u64 << 48, 0..1_u64 << 53), 0..50)
+        ) {
+            let records: Vec<_> =
+                pairs.into_iter().map(|(time_ms, id)| Record { time_ms, id }).collect();
+            let bytes = Record::write_all(records.iter().copied());
+            prop_assert_eq!(bytes.len(), records.len() * RECORD);
+            prop_assert!(Record::read_all(&bytes).eq(records));
+        }
+
+        #[test]
+        fn any_bytes_are_read_without_a_panic(bytes in vec(any::<u8>(), 0..60)) {
+            let _ = Head::read(&bytes);
+            Record::read_all(&bytes).for_each(drop);
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Items: what a service keeps in its database, and caches in Redis.
+//!
+//! An item is a row with a revision, which each transaction that changes the item raises by one. Its
+//! copy in Redis is an entry. Redis may vanish, be full or go back in time at any moment: an entry is
+//! never needed, and what it tells is never trusted without a reason.
+//!
+//! - A **write** is a transaction. After its commit, and before its answer, the change is applied to the
+//!   entry: put in place, or the entry is deleted. An entry that could not be reached is removed.
+//! - A **load** takes a lease, reads the database, and installs the entry if the lease is still its own.
+//!   A change that is applied meanwhile ends the lease, or is collected by it.
+//!
+//! `tests/protocol` searches the interleavings of these steps.
+
+pub mod cache;
+pub mod entry;
+pub mod feed;
+mod mark;
+pub mod reader;
+pub mod transaction;
+pub mod trust;
+pub mod verifier;
+pub mod writer;
+
+pub use cache::{Applied, Cache, Change, Token, library};
+pub use entry::{Contents, EntryKeys, Head, History, Record};
+pub use feed::{FeedRow, ItemRevision};
+pub use reader::{Found, Item, Loaded, ReadError, Reader, View};
+pub use transaction::Transaction;
+pub use trust::{Trust, Trusted};
+pub use verifier::{Round, Verifier, VerifyError};
+pub use writer::{Decided, Group, WriteError, Writer};

@@ -1,0 +1,209 @@
+//! A write transaction. What is set for it holds until it ends, so that it works behind a pooler that
+//! gives each transaction another connection.
+
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+use microblog_record::{
+    Database,
+    sql::{SQLITE, number, read},
+};
+use sha2::{Digest as _, Sha256};
+use sqlx::{
+    Any, AnyConnection, AssertSqlSafe, Executor as _, Row as _, any::AnyRow, pool::PoolConnection,
+};
+use tokio::time::timeout;
+
+use crate::{
+    entry::History,
+    feed::{self, FeedRow},
+};
+
+/// How long a commit may take: longer than a disk that is busy, shorter than a caller waits.
+const COMMIT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// PostgreSQL. A lock is waited for, and a silent client keeps its own, for a second at most; the
+/// commit is on disk before it is acknowledged, or on a standby if the server demands that.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
+    SET LOCAL lock_timeout = 1000; SET LOCAL idle_in_transaction_session_timeout = 1000; \
+    SET LOCAL statement_timeout = 5000; SET LOCAL standard_conforming_strings = on; \
+    SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') \
+    WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true); ";
+
+/// PostgreSQL: the parts of the history, and the time in milliseconds. Fails on a standby.
+pub const HISTORY: &str = "(SELECT system_identifier::text FROM pg_control_system()), \
+    substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8), \
+    (SELECT random FROM history), \
+    (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+
+/// A write transaction. Closes its connection if it is dropped before its end.
+pub struct Transaction {
+    connection: PoolConnection<Any>,
+    has_ended: bool,
+    history: History,
+    now_ms: u64,
+}
+
+/// How a commit failed.
+#[derive(Debug)]
+pub(crate) enum CommitError {
+    /// The transaction is rolled back.
+    Aborted(sqlx::Error),
+    /// It may be committed.
+    Unknown(Option<sqlx::Error>),
+}
+
+impl Transaction {
+    /// Begins a transaction. SQLite has one at a time.
+    pub(crate) async fn begin(database: &Database) -> Result<Self, sqlx::Error> {
+        let mut this = Self {
+            connection: database.writers().acquire().await?,
+            has_ended: false,
+            history: History(String::new()),
+            now_ms: 0,
+        };
+        (this.history, this.now_ms) = if this.is_sqlite() {
+            this.connection().execute("BEGIN IMMEDIATE").await?;
+            (sqlite_history(), now_ms())
+        } else {
+            let begin = AssertSqlSafe(format!("{BEGIN}SELECT {HISTORY}"));
+            let rows = sqlx::raw_sql(begin).fetch_all(this.connection()).await?;
+            let row = rows.last().ok_or(sqlx::Error::RowNotFound)?;
+            (postgres_history(row, 0)?, read(row, 3)?)
+        };
+        Ok(this)
+    }
+
+    /// Returns the connection, for the statements of the transaction.
+    pub fn connection(&mut self) -> &mut AnyConnection {
+        &mut self.connection
+    }
+
+    /// Returns whether the statements are SQLite's, not PostgreSQL's.
+    pub fn is_sqlite(&mut self) -> bool {
+        self.connection().backend_name() == SQLITE
+    }
+
+    /// Returns the history of the database.
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
+    /// Returns the database's time at the beginning, in milliseconds since 1970.
+    pub fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    /// Appends rows to the feed, and commits: all in one message.
+    pub(crate) async fn commit(mut self, rows: &[FeedRow]) -> Result<(), CommitError> {
+        let mut text = String::new();
+        if !rows.is_empty() {
+            if !self.is_sqlite() {
+                text = format!("SELECT pg_advisory_xact_lock({}); ", feed::LOCK);
+            }
+            text += &feed::append(rows, self.now_ms).map_err(CommitError::Aborted)?;
+            text += "; ";
+        }
+        text += "COMMIT";
+        let commit = sqlx::raw_sql(AssertSqlSafe(text)).execute(self.connection());
+        match timeout(COMMIT_TIMEOUT, commit).await {
+            Ok(Ok(_)) => {
+                self.has_ended = true;
+                Ok(())
+            }
+            Ok(Err(error)) if is_answer(&error) => {
+                self.roll_back().await;
+                Err(CommitError::Aborted(error))
+            }
+            Ok(Err(error)) => Err(CommitError::Unknown(Some(error))),
+            Err(_elapsed) => Err(CommitError::Unknown(None)),
+        }
+    }
+
+    /// Ends the transaction without an effect.
+    pub(crate) async fn roll_back(mut self) {
+        let ended = timeout(COMMIT_TIMEOUT, self.connection().execute("ROLLBACK")).await;
+        // Else the connection is closed, which rolls back as well.
+        self.has_ended = matches!(ended, Ok(Ok(_)));
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.connection.close_on_drop();
+        }
+    }
+}
+
+/// Returns whether an error is the database's answer to a statement, after which the transaction has
+/// failed. An answer of class 08 or 57 may come from a server that ends, or from a pooler whose server
+/// has: the statement may have been executed.
+pub(crate) fn is_answer(error: &sqlx::Error) -> bool {
+    let sqlx::Error::Database(error) = error else { return false };
+    !error.code().is_some_and(|code| code.starts_with("08") || code.starts_with("57P"))
+}
+
+/// Reads the history from the columns of [`HISTORY`], of which `column` is the first.
+pub fn postgres_history(row: &AnyRow, column: usize) -> Result<History, sqlx::Error> {
+    let (system, timeline): (String, String) = (row.try_get(column)?, row.try_get(column + 1)?);
+    let random: i64 = row.try_get(column + 2)?;
+    let digest = Sha256::digest(format!("{system} {timeline} {random}"));
+    Ok(History(BASE64_URL_SAFE_NO_PAD.encode(&digest[..6])))
+}
+
+/// Reads the history. Fails on a standby.
+pub async fn read_history(database: &Database) -> Result<History, microblog_record::Error> {
+    if database.is_embedded() {
+        return Ok(sqlite_history());
+    }
+    let work = async {
+        let read = sqlx::query(AssertSqlSafe(format!("SELECT {HISTORY}")));
+        postgres_history(&read.fetch_one(database.readers()).await?, 0)
+    };
+    database.read("SELECT history", work).await
+}
+
+/// Begins another history: all entries of the cache are of an earlier one, and no read finds them.
+pub(crate) async fn renew_history(database: &Database) -> Result<(), microblog_record::Error> {
+    if database.is_embedded() {
+        *lock_sqlite_history() = None;
+        return Ok(());
+    }
+    let renew = sqlx::query("UPDATE history SET random = $1").bind(random());
+    let work = async { renew.execute(database.writers()).await };
+    database.write("UPDATE history", work).await.map(drop)
+}
+
+fn random() -> i64 {
+    number(uuid::Uuid::new_v4().as_u64_pair().0 >> 11)
+}
+
+/// The history of the SQLite files of this process: of each service one, which no other process has, and
+/// which may have been exchanged before this one began.
+static SQLITE_HISTORY: Mutex<Option<History>> = Mutex::new(None);
+
+fn lock_sqlite_history() -> MutexGuard<'static, Option<History>> {
+    SQLITE_HISTORY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the history of an SQLite file.
+pub fn sqlite_history() -> History {
+    let random = || History(BASE64_URL_SAFE_NO_PAD.encode(&uuid::Uuid::new_v4().as_bytes()[..6]));
+    lock_sqlite_history().get_or_insert_with(random).clone()
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+}
+
+/// Makes the row of the history, unless it is there. To be called after the migrations.
+pub async fn make_history(database: &Database) -> Result<(), microblog_record::Error> {
+    const MAKE: &str =
+        "INSERT INTO history (one, random) VALUES (1, $1) ON CONFLICT (one) DO NOTHING";
+    let work = async { sqlx::query(MAKE).bind(random()).execute(database.writers()).await };
+    database.write("INSERT history", work).await.map(drop)
+}

@@ -1,0 +1,102 @@
+//! What a change does to an entry.
+
+use microblog_storage::Applied;
+use microblog_testkit::Topology;
+
+use crate::support::{System, change, contents, keys};
+
+const TOPOLOGIES: [Topology; 2] = [Topology::Single, Topology::Cluster];
+
+#[tokio::test]
+async fn a_change_is_put_on_the_revision_before_it_alone() {
+    for topology in TOPOLOGIES {
+        let system = System::start(topology).await;
+        system.load(4, 7, &contents([1, 2])).await;
+        assert_eq!(system.apply(change(4, 7, 8, Some(contents([3])))).await, Applied::Put);
+        assert_eq!(system.entry(&keys(4)).await, Some((8, contents([1, 2, 3]))));
+        // A repeated one, and an older one.
+        for (before, after) in [(7, 8), (5, 6)] {
+            let again = change(4, before, after, Some(contents([9])));
+            assert_eq!(system.apply(again).await, Applied::Newer);
+        }
+        assert_eq!(system.entry(&keys(4)).await, Some((8, contents([1, 2, 3]))));
+        // One is missing between them.
+        let gap = change(4, 9, 10, Some(contents([5])));
+        assert_eq!(system.apply(gap).await, Applied::Deleted);
+        assert_eq!(system.entry(&keys(4)).await, None);
+        assert_eq!(system.apply(change(4, 10, 11, Some(contents([6])))).await, Applied::Absent);
+    }
+}
+
+#[tokio::test]
+async fn a_change_that_cannot_be_put_deletes_what_is_older() {
+    let system = System::start(Topology::Single).await;
+    for (id, before, after, applied) in [
+        (4, 6, 8, Applied::Deleted),
+        (8, 7, 8, Applied::Deleted),
+        // Nothing changed: the entry has that revision.
+        (12, 7, 7, Applied::Newer),
+        // Nothing changed, and the entry is older.
+        (16, 8, 8, Applied::Deleted),
+    ] {
+        system.load(id, 7, &contents([1])).await;
+        assert_eq!(system.apply(change(id, before, after, None)).await, applied, "{id}");
+        let is_there = system.entry(&keys(id)).await.is_some();
+        assert_eq!(is_there, applied == Applied::Newer, "{id}");
+    }
+}
+
+#[tokio::test]
+async fn a_long_list_has_a_set_and_is_deleted_without_it() {
+    let system = System::start(Topology::Cluster).await;
+    system.load(4, 1, &contents(0..48)).await;
+    assert_eq!(system.set(&keys(4)).await, None);
+    assert_eq!(system.apply(change(4, 1, 2, Some(contents([48])))).await, Applied::Put);
+    assert_eq!(system.set(&keys(4)).await.map(|ids| ids.len()), Some(49));
+    assert_eq!(system.apply(change(4, 2, 3, Some(contents([49, 50])))).await, Applied::Put);
+    assert_eq!(system.set(&keys(4)).await.map(|ids| ids.len()), Some(51));
+    // Redis may evict any key.
+    system.delete(&keys(4).set).await;
+    system.apply(change(4, 3, 4, Some(contents([51])))).await;
+    assert_eq!(system.entry(&keys(4)).await, None);
+    assert_eq!(system.set(&keys(4)).await, None);
+}
+
+#[tokio::test]
+async fn a_set_without_its_entry_goes_with_the_next_change() {
+    let system = System::start(Topology::Single).await;
+    system.load(4, 1, &contents(0..100)).await;
+    system.delete(&keys(4).entry).await;
+    assert_eq!(system.apply(change(4, 1, 2, Some(contents([100])))).await, Applied::Absent);
+    assert_eq!(system.set(&keys(4)).await, None);
+}
+
+#[tokio::test]
+async fn a_list_keeps_its_newest_records() {
+    let system = System::start(Topology::Single).await;
+    let limited = |before, times: std::ops::Range<u64>| {
+        let mut change = change(4, before, before + 1, Some(contents(times)));
+        change.records_max = 100;
+        change
+    };
+    system.load(4, 1, &contents(0..100)).await;
+    assert_eq!(system.apply(limited(1, 100..120)).await, Applied::Put);
+    assert_eq!(system.entry(&keys(4)).await, Some((2, contents(0..120))));
+    assert_eq!(system.apply(limited(2, 120..121)).await, Applied::Put);
+    assert_eq!(system.entry(&keys(4)).await, Some((3, contents(21..121))));
+    assert_eq!(system.set(&keys(4)).await.map(|ids| ids.len()), Some(100));
+}
+
+#[tokio::test]
+async fn removed_entries_and_leases_are_gone() {
+    let system = System::start(Topology::Cluster).await;
+    let ids = [4, 8, 12, 16];
+    for id in ids {
+        system.load(id, 1, &contents(0..60)).await;
+    }
+    let all: Vec<_> = ids.into_iter().map(keys).collect();
+    system.cache.remove(&all).await.unwrap();
+    for keys in &all {
+        assert_eq!((system.entry(keys).await, system.set(keys).await), (None, None));
+    }
+}

@@ -1,0 +1,321 @@
+//! A service of lists: a list is an account's, and its members are accounts.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use futures::future::{BoxFuture, FutureExt as _};
+use microblog_domain::Partition;
+use microblog_keyspace::{
+    Config, Keyspace,
+    redis::{Cmd, Value, cmd},
+};
+use microblog_record::{
+    self as record, Database, Migration,
+    sql::{number, read},
+};
+use microblog_storage::{
+    Cache, Change, Contents, Decided, EntryKeys, FeedRow, Found, Group, Head, History, Item,
+    ItemRevision, Loaded, Reader, Record, Round, Token, Transaction, Trust, Verifier, View, Writer,
+    cache::library,
+    entry::HEADER,
+    feed::feed,
+    transaction::{HISTORY, make_history, postgres_history, sqlite_history},
+};
+use microblog_testkit::{Database as Server, PATIENCE, Store, Topology};
+use sqlx::{AssertSqlSafe, any::AnyRow};
+
+/// A member that the tables reject.
+pub(crate) const REJECTED: u64 = 1_313;
+
+const MIGRATIONS: [Migration; 2] = [
+    feed(1),
+    (
+        2,
+        "lists",
+        "CREATE TABLE lists (id BIGINT NOT NULL PRIMARY KEY, revision BIGINT NOT NULL, \
+             newest BIGINT NOT NULL); \
+         CREATE TABLE members (list BIGINT NOT NULL, member BIGINT NOT NULL CHECK (member <> 1313), \
+             time_ms BIGINT NOT NULL, PRIMARY KEY (list, member));",
+    ),
+];
+
+/// A member to add to a list.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Add {
+    pub(crate) list: u64,
+    pub(crate) member: u64,
+}
+
+pub(crate) struct Lists;
+
+#[derive(Clone, Copy)]
+struct List {
+    before: u64,
+    revision: u64,
+    newest: u64,
+}
+
+impl Group for Lists {
+    type Call = Add;
+    /// Whether the member was added.
+    type Outcome = bool;
+
+    fn run<'a>(
+        &'a self,
+        transaction: &'a mut Transaction,
+        calls: &'a [Add],
+    ) -> BoxFuture<'a, Result<Decided<bool>, sqlx::Error>> {
+        run(transaction, calls).boxed()
+    }
+}
+
+async fn run(transaction: &mut Transaction, calls: &[Add]) -> Result<Decided<bool>, sqlx::Error> {
+    let ids: BTreeSet<u64> = calls.iter().map(|call| call.list).collect();
+    let mut lists = lock(transaction, &ids).await?;
+    let mut members = members(transaction, &ids).await?;
+    let (mut outcomes, mut added) = (Vec::new(), BTreeMap::<u64, Vec<Record>>::new());
+    for &Add { list: id, member } in calls {
+        let is_new = members.insert((id, member));
+        outcomes.push(is_new);
+        let now = transaction.now_ms();
+        if let Some(list) = lists.get_mut(&id).filter(|_| is_new) {
+            list.newest = now.max(list.newest + 1);
+            list.revision = list.before + 1;
+            added.entry(id).or_default().push(Record { time_ms: list.newest, id: member });
+        }
+    }
+    let mut feed = Vec::new();
+    for (&id, records) in &added {
+        let List { revision, newest, .. } = lists[&id];
+        let mut text =
+            format!("UPDATE lists SET revision = {revision}, newest = {newest} WHERE id = {id}");
+        for Record { time_ms, id: member } in records {
+            text += &format!("; INSERT INTO members VALUES ({id}, {member}, {time_ms})");
+            let items = vec![ItemRevision { kind: "list".into(), id, revision }];
+            feed.push(FeedRow { items, change: format!("add {id} {member}") });
+        }
+        sqlx::raw_sql(AssertSqlSafe(text)).execute(transaction.connection()).await?;
+    }
+    let history = transaction.history().clone();
+    let change = |(&id, list): (&u64, &List)| {
+        let contents = added.get(&id).map(|records| Contents {
+            front: b"list".into(),
+            records: Record::write_all(records.iter().copied()),
+        });
+        let (before, after) = (list.before, list.revision);
+        Change { keys: keys(&history, id), before, after, contents, records_max: 1_000_000 }
+    };
+    Ok(Decided { outcomes, changes: lists.iter().map(change).collect(), feed })
+}
+
+// Locks the lists, and makes those that are missing.
+async fn lock(
+    transaction: &mut Transaction,
+    ids: &BTreeSet<u64>,
+) -> Result<BTreeMap<u64, List>, sqlx::Error> {
+    for id in ids {
+        let make = "INSERT INTO lists VALUES ($1, 0, 0) ON CONFLICT (id) DO NOTHING";
+        sqlx::query(make).bind(number(*id)).execute(transaction.connection()).await?;
+    }
+    let lock = if transaction.is_sqlite() { "" } else { "FOR NO KEY UPDATE" };
+    let all = join(ids);
+    let text =
+        format!("SELECT id, revision, newest FROM lists WHERE id IN ({all}) ORDER BY id {lock}");
+    let rows = sqlx::query(AssertSqlSafe(text)).fetch_all(transaction.connection()).await?;
+    let list = |row: &AnyRow| {
+        let (revision, newest) = (read(row, 1)?, read(row, 2)?);
+        Ok((read(row, 0)?, List { before: revision, revision, newest }))
+    };
+    rows.iter().map(list).collect()
+}
+
+async fn members(
+    transaction: &mut Transaction,
+    ids: &BTreeSet<u64>,
+) -> Result<BTreeSet<(u64, u64)>, sqlx::Error> {
+    let text = format!("SELECT list, member FROM members WHERE list IN ({})", join(ids));
+    let rows = sqlx::query(AssertSqlSafe(text)).fetch_all(transaction.connection()).await?;
+    rows.iter().map(|row| Ok((read(row, 0)?, read(row, 1)?))).collect()
+}
+
+fn join(ids: &BTreeSet<u64>) -> String {
+    ids.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
+}
+
+pub(crate) fn keys(history: &History, id: u64) -> EntryKeys {
+    EntryKeys::new("rel", "list", history, Partition::of_id(id), id)
+}
+
+/// A list as an item.
+pub(crate) struct ListItem;
+
+impl Item for ListItem {
+    const KIND: &'static str = "list";
+    const RECORDS_MAX: usize = 1_000_000;
+
+    fn load(&self, database: &Database, id: u64) -> BoxFuture<'_, Result<Loaded, record::Error>> {
+        let database = database.clone();
+        async move { database.read("SELECT lists", load(&database, id)).await }.boxed()
+    }
+}
+
+async fn load(database: &Database, id: u64) -> Result<Loaded, sqlx::Error> {
+    let history = if database.is_embedded() { "'', '', 0, 0" } else { HISTORY };
+    let text = format!(
+        "SELECT {history}, lists.revision, members.time_ms, members.member FROM (SELECT 1 AS one) AS o \
+         LEFT JOIN lists ON lists.id = {id} LEFT JOIN members ON members.list = lists.id \
+         ORDER BY members.time_ms"
+    );
+    let rows = sqlx::query(AssertSqlSafe(text)).fetch_all(database.readers()).await?;
+    let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+    let history =
+        if database.is_embedded() { sqlite_history() } else { postgres_history(first, 0)? };
+    let record =
+        |row: &AnyRow| Some(Record { time_ms: read(row, 5).ok()?, id: read(row, 6).ok()? });
+    let records = Record::write_all(rows.iter().filter_map(record));
+    let contents = Contents { front: b"list".into(), records };
+    Ok(Loaded { history, revision: read(first, 4).unwrap_or_default(), contents })
+}
+
+/// The ids of the members, oldest first.
+pub(crate) struct Members;
+
+impl View for Members {
+    type Output = Vec<u64>;
+
+    fn commands(&self, keys: &EntryKeys) -> Vec<Cmd> {
+        vec![cmd("GET").arg(&keys.entry).take()]
+    }
+
+    fn of_entry(&self, replies: Vec<Value>) -> Result<Found<Vec<u64>>, microblog_keyspace::Error> {
+        let reply = replies.into_iter().next().unwrap_or(Value::Nil);
+        let entry: Vec<u8> = microblog_keyspace::decode::<Option<_>>(reply)?.unwrap_or_default();
+        Ok(match Head::read(&entry) {
+            Some(head) => Found::Whole(ids(&entry[HEADER + head.front..])),
+            None => Found::Missing,
+        })
+    }
+
+    fn of_item(&self, contents: &Contents) -> Vec<u64> {
+        ids(&contents.records)
+    }
+}
+
+fn ids(records: &[u8]) -> Vec<u64> {
+    Record::read_all(records).map(|record| record.id).collect()
+}
+
+/// A process of the service.
+pub(crate) struct Process {
+    pub(crate) database: Database,
+    pub(crate) cache: Cache,
+    pub(crate) keyspace: Keyspace,
+    pub(crate) writer: Writer<Lists>,
+    pub(crate) reader: Reader,
+    pub(crate) trust: Trust,
+}
+
+impl Process {
+    pub(crate) async fn start(server: &Server, redis: &Store) -> Self {
+        let config = <DatabaseFlags as clap::Parser>::parse_from(["test", &server.flag()]);
+        let database = Database::open(&config.database).unwrap().unwrap();
+        database.migrate(&MIGRATIONS).await.unwrap();
+        make_history(&database).await.unwrap();
+        let keyspace = Keyspace::open(&Config::at(redis.url("admin")), library("rel")).unwrap();
+        keyspace.ready().await.unwrap();
+        let cache = Cache::new(keyspace.clone());
+        let writer = Writer::start(Lists, database.clone(), cache.clone());
+        let trust = Trust::start(keyspace.clone(), "rel");
+        let reader = Reader::new(database.clone(), keyspace.clone(), trust.clone(), "rel");
+        Self { database, cache, keyspace, writer, reader, trust }
+    }
+
+    pub(crate) fn verifier(&self) -> Verifier {
+        Verifier::new(self.database.clone(), self.keyspace.clone(), "rel")
+    }
+
+    pub(crate) async fn read(&self, id: u64) -> Vec<u64> {
+        self.reader.read(&ListItem, id, &Members).await.unwrap()
+    }
+
+    /// Does rounds of a verifier until one of them has marked all primaries. Returns that round.
+    pub(crate) async fn verified(&self, verifier: &mut Verifier) -> Round {
+        let primaries = self.keyspace.partitions_by_primary().await.unwrap().len();
+        let verified = async {
+            loop {
+                match verifier.round().await {
+                    Ok(round) if round.marked == primaries => return round,
+                    _ => tokio::time::sleep(Duration::from_millis(50)).await,
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, verified).await.unwrap()
+    }
+
+    /// Waits until the primary of a list is trusted.
+    pub(crate) async fn trusted(&self, id: u64) {
+        let trusted = async {
+            while self.trust.of(Partition::of_id(id)).is_none() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, trusted).await.unwrap();
+    }
+
+    /// Returns the revision of a list, and its members, oldest first.
+    pub(crate) async fn stored(&self, id: u64) -> (u64, Vec<Record>) {
+        let revision = format!("SELECT COALESCE(MAX(revision), 0) FROM lists WHERE id = {id}");
+        let members =
+            format!("SELECT time_ms, member FROM members WHERE list = {id} ORDER BY time_ms");
+        let record =
+            |row: &AnyRow| Record { time_ms: read(row, 0).unwrap(), id: read(row, 1).unwrap() };
+        let [revision, members] = [self.rows(revision).await, self.rows(members).await];
+        (read(&revision[0], 0).unwrap(), members.iter().map(record).collect())
+    }
+
+    async fn rows(&self, text: String) -> Vec<AnyRow> {
+        sqlx::query(AssertSqlSafe(text)).fetch_all(self.database.writers()).await.unwrap()
+    }
+
+    async fn keys(&self, id: u64) -> EntryKeys {
+        let history = match self.database.is_embedded() {
+            true => sqlite_history(),
+            false => postgres_history(&self.rows(format!("SELECT {HISTORY}")).await[0], 0).unwrap(),
+        };
+        keys(&history, id)
+    }
+
+    /// Loads the entry of a list.
+    pub(crate) async fn load(&self, id: u64) {
+        let (revision, members) = self.stored(id).await;
+        let contents = Contents { front: b"list".into(), records: Record::write_all(members) };
+        let keys = self.keys(id).await;
+        assert!(self.cache.lease(&keys, Token(1)).await.unwrap());
+        assert!(self.cache.install(&keys, Token(1), revision, &contents, 1_000_000).await.unwrap());
+    }
+
+    /// Returns the revision of a list and its members as the cache has them.
+    pub(crate) async fn cached(&self, id: u64) -> Option<(u64, Vec<Record>)> {
+        let get = cmd("GET").arg(self.keys(id).await.entry).take();
+        let entry: Option<Vec<u8>> = self.keyspace.query(get).await.unwrap();
+        let entry = entry?;
+        let head = Head::read(&entry).unwrap();
+        Some((head.revision, Record::read_all(&entry[HEADER + head.front..]).collect()))
+    }
+}
+
+#[derive(clap::Parser)]
+struct DatabaseFlags {
+    #[command(flatten)]
+    database: record::Config,
+}
+
+/// Databases and caches that production uses: each database with one topology.
+pub(crate) async fn layouts() -> [(Server, Store); 2] {
+    [
+        (Server::sqlite(), Store::start(Topology::Cluster).await),
+        (Server::postgres().await, Store::start(Topology::Single).await),
+    ]
+}

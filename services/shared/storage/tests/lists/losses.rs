@@ -1,0 +1,109 @@
+//! Changes that did not reach the cache, and a cache that has lost some.
+
+use microblog_testkit::{Database as Server, RedisServer, Store, Topology};
+
+use crate::lists::{Add, Process, layouts};
+
+/// Starts a process with a Redis of its own, whose writes do not reach that of the others: like one that
+/// dies after each commit.
+async fn start_cut_off(server: &Server) -> (Process, Store) {
+    let redis = Store::start(Topology::Single).await;
+    (Process::start(server, &redis).await, redis)
+}
+
+#[tokio::test]
+async fn a_change_that_was_not_applied_is_found() {
+    let (server, redis) = (Server::postgres().await, Store::start(Topology::Cluster).await);
+    let process = Process::start(&server, &redis).await;
+    let (other, _redis) = start_cut_off(&server).await;
+    let mut verifier = process.verifier();
+    for list in [4, 8] {
+        assert!(process.writer.write(Add { list, member: 8 }).await.unwrap());
+        process.load(list).await;
+    }
+    process.verified(&mut verifier).await;
+    assert_eq!(process.read(4).await, [8], "the process knows the history");
+    assert!(other.writer.write(Add { list: 4, member: 12 }).await.unwrap());
+    assert_eq!(process.cached(4).await.unwrap().1.len(), 1, "it is stale");
+    while process.cached(4).await.is_some() {
+        process.verified(&mut verifier).await;
+    }
+    process.trusted(4).await;
+    assert_eq!(process.read(4).await, [8, 12]);
+    assert!(process.cached(8).await.is_some(), "the other entry was left alone");
+}
+
+#[tokio::test]
+async fn a_replica_that_was_behind_is_not_trusted_until_it_is_gone_over() {
+    let server = Server::postgres().await;
+    let primary = RedisServer::start().await;
+    let replica = primary.start_replica().await;
+    let (primary, replica) = (Store::Single(primary), Store::Single(replica));
+    let old = Process::start(&server, &primary).await;
+    let mut verifier = old.verifier();
+    assert!(old.writer.write(Add { list: 4, member: 8 }).await.unwrap());
+    old.load(4).await;
+    old.verified(&mut verifier).await;
+    wait_for_replica(&primary, &replica).await;
+    promote(&replica).await;
+    assert!(old.writer.write(Add { list: 4, member: 12 }).await.unwrap());
+    old.verified(&mut verifier).await;
+
+    let new = Process::start(&server, &replica).await;
+    assert_eq!(new.cached(4).await.unwrap().1.len(), 1, "it is stale");
+    for _ in 0..20 {
+        assert_eq!(new.read(4).await, [8, 12], "and not trusted");
+    }
+    let round = new.verified(&mut new.verifier()).await;
+    assert_eq!((round.gone_over, round.deleted), (1, 1));
+    new.trusted(4).await;
+    assert_eq!(new.read(4).await, [8, 12]);
+}
+
+#[tokio::test]
+async fn a_feed_that_does_not_reach_back_ends_all_entries() {
+    for (server, redis) in layouts().await {
+        let process = Process::start(&server, &redis).await;
+        let mut verifier = process.verifier();
+        assert!(process.writer.write(Add { list: 4, member: 8 }).await.unwrap());
+        process.load(4).await;
+        process.verified(&mut verifier).await;
+        for member in 9..20 {
+            assert!(process.writer.write(Add { list: 8, member }).await.unwrap());
+        }
+        let purge = "DELETE FROM feed WHERE position < 10";
+        sqlx::query(purge).execute(process.database.writers()).await.unwrap();
+        let mut another = process.verifier();
+        let renewed = loop {
+            let round = another.round().await.unwrap();
+            if round.renewed || round.marked > 0 {
+                break round.renewed;
+            }
+        };
+        assert!(renewed, "{}", server.kind());
+        assert_eq!(process.cached(4).await, None);
+        assert_eq!(process.read(4).await, [8]);
+        process.verified(&mut another).await;
+        process.trusted(4).await;
+        process.read(4).await;
+        assert!(process.cached(4).await.is_some());
+    }
+}
+
+async fn promote(replica: &Store) {
+    let mut admin = replica.nodes()[0].admin().await;
+    microblog_keyspace::redis::cmd("REPLICAOF")
+        .arg("NO")
+        .arg("ONE")
+        .exec_async(&mut admin)
+        .await
+        .unwrap();
+}
+
+// Waits until a replica has all that its primary has.
+async fn wait_for_replica(primary: &Store, _replica: &Store) {
+    let mut admin = primary.nodes()[0].admin().await;
+    let mut wait = microblog_keyspace::redis::cmd("WAIT");
+    let replicas: u64 = wait.arg(1).arg(60_000).query_async(&mut admin).await.unwrap();
+    assert_eq!(replicas, 1);
+}

@@ -7,7 +7,7 @@ use std::sync::{
 
 use futures::future::BoxFuture;
 use microblog_domain::Partition;
-use redis::{Cmd, FromRedisValue, RedisError, ServerErrorKind, Value};
+use redis::{Cmd, FromRedisValue, Pipeline, RedisError, ServerErrorKind, Value};
 use tokio::{sync::Mutex, time::Instant};
 
 use crate::{
@@ -260,6 +260,22 @@ impl Keyspace {
             let read = page::read(&self.inner.shared, key, range);
             self.admitted(|states| states.check(partition), read).await
         })
+    }
+
+    /// Calls functions together on a dedicated connection: on one server, whichever that is. An error
+    /// reply fails its own call alone. The functions must be loaded, as they are after [`Self::ready`].
+    pub async fn call_each_on(
+        &self,
+        connection: &mut DedicatedConnection,
+        calls: &[Call],
+    ) -> Result<Vec<Result<Value, Error>>, Error> {
+        let Inner { library, seen_versions, shared, .. } = &*self.inner;
+        let mut commands = Pipeline::with_capacity(calls.len());
+        for call in calls {
+            commands.add_command(call.command(library, seen_versions));
+        }
+        let replies = connection.query_all(&commands, shared.timeout()).await?;
+        Ok(replies.into_iter().map(check).collect())
     }
 
     /// Checks out a dedicated connection to the primary that holds a key, for blocking reads (BLOCK)

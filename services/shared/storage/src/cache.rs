@@ -72,12 +72,7 @@ impl Cache {
     pub async fn apply(&self, changes: &[Change]) -> Result<Vec<Result<Applied, Error>>, Error> {
         let mut batch = Batch::with_capacity(changes.len());
         for Change { keys, before, after, contents, records_max } in changes {
-            let (front, records) = match contents {
-                Some(contents) => (&*contents.front, &*contents.records),
-                None => (&[][..], &[][..]),
-            };
-            let call = Call::new("apply").keys(keys.all()).arg(before).arg(after);
-            let call = call.arg(front).arg(records).arg(records_max).arg(LIFETIME_S);
+            let call = apply(keys, *before, *after, contents.as_ref(), *records_max);
             batch.call(keys.partition, call);
         }
         let replies = self.keyspace.send_each(batch).await?;
@@ -121,7 +116,24 @@ impl Cache {
     }
 }
 
-fn applied(name: &str) -> Result<Applied, Error> {
+/// Returns the call that brings an entry to a committed revision.
+pub(crate) fn apply(
+    keys: &EntryKeys,
+    before: u64,
+    after: u64,
+    contents: Option<&Contents>,
+    records_max: usize,
+) -> Call {
+    let (front, records) = match contents {
+        Some(contents) => (&*contents.front, &*contents.records),
+        None => (&[][..], &[][..]),
+    };
+    let call = Call::new("apply").keys(keys.all()).arg(before).arg(after);
+    call.arg(front).arg(records).arg(records_max).arg(LIFETIME_S)
+}
+
+/// Decodes what was done.
+pub(crate) fn applied(name: &str) -> Result<Applied, Error> {
     Ok(match name {
         "absent" => Applied::Absent,
         "collected" => Applied::Collected,

@@ -176,35 +176,32 @@ end
 
 -- Writes the mark of a primary: whatever the database had committed up to a position of the feed is
 -- applied to the entries of some partitions. Not if the server has another replication id than when the
--- verifier began, nor backwards.
+-- verifier began. The time is that of the server when the verifier began: what was committed later is not
+-- in the mark.
 --
--- KEYS: mark. ARGV: replication id, history, position, partitions (bits). Returns 1 if it was written,
--- else 0.
+-- KEYS: mark. ARGV: replication id, history, position, partitions (bits), time. Returns 1 if it was
+-- written, else 0.
 local function mark(keys, args)
   if replication_id() ~= args[1] then
     return 0
   end
-  local known = redis.call('HMGET', keys[1], 'history', 'position')
-  if known[1] == args[2] and tonumber(known[2]) > tonumber(args[3]) then
-    return 0
-  end
   redis.call('HSET', keys[1], 'replication_id', args[1], 'history', args[2], 'position', args[3],
-    'partitions', args[4], 'time', redis.call('TIME')[1])
+    'partitions', args[4], 'time', args[5])
   return 1
 end
 
--- Returns the server's own replication id ('' if it is no primary), and the mark, if there is one:
--- replication id, history, position, partitions, age in seconds.
+-- Returns the server's own replication id ('' if it is no primary), its time in seconds, and the mark, if
+-- there is one: replication id, history, position, partitions, time.
 --
 -- KEYS: mark.
 local function read_mark(keys)
   local fields = { 'replication_id', 'history', 'position', 'partitions', 'time' }
   local known = redis.call('HMGET', keys[1], unpack(fields))
+  local now = redis.call('TIME')[1]
   if not known[1] then
-    return { replication_id() or '' }
+    return { replication_id() or '', now }
   end
-  known[5] = integer(tonumber(redis.call('TIME')[1]) - tonumber(known[5]))
-  return { replication_id() or '', unpack(known) }
+  return { replication_id() or '', now, unpack(known) }
 end
 
 register('apply', apply, 'allow-oom')

@@ -1,17 +1,17 @@
 //! The mark of a primary of the cache: up to which position of the feed its entries are verified.
 
 use microblog_domain::Partition;
-use microblog_keyspace::{Batch, Call, Error, Keyspace, decode, key};
+use microblog_keyspace::{Call, Error, key, redis::Value};
 
 use crate::entry::History;
 
-/// A primary, and the mark that it has.
-#[derive(Clone, Debug)]
+/// What a primary tells of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Primary {
-    /// Its partitions, in order. The key of the mark lies in the first one.
-    pub(crate) partitions: Vec<Partition>,
     /// Its own replication id; empty if it is no primary.
     pub(crate) replication_id: String,
+    /// Its time, in seconds.
+    pub(crate) time_s: i64,
     /// The mark; `None` if it has none.
     pub(crate) mark: Option<Mark>,
 }
@@ -27,64 +27,49 @@ pub(crate) struct Mark {
     pub(crate) position: u64,
     /// The partitions whose entries are verified.
     pub(crate) partitions: PartitionSet,
-    /// The age, by the server's clock.
-    pub(crate) age_s: i64,
+    /// The server's time before the feed was read, in seconds.
+    pub(crate) time_s: i64,
+}
+
+/// Returns the key of the mark of the primary whose first partition this is.
+pub(crate) fn mark_key(prefix: &str, first: Partition) -> String {
+    key(format_args!("{prefix}:{{{first}}}:mark"))
+}
+
+/// Returns the call that reads a mark.
+pub(crate) fn read_mark(key: &str) -> Call {
+    Call::new("read_mark").key(key)
+}
+
+/// Returns the call that writes a mark.
+pub(crate) fn write_mark(key: &str, mark: &Mark) -> Call {
+    let Mark { replication_id, history, position, partitions, time_s } = mark;
+    let call = Call::new("mark").key(key).arg(replication_id).arg(&history.0).arg(position);
+    call.arg(&partitions.0).arg(time_s)
 }
 
 impl Primary {
-    /// Reads the marks of all primaries. One that does not answer is left out.
-    pub(crate) async fn read_all(keyspace: &Keyspace, prefix: &str) -> Result<Vec<Self>, Error> {
-        let all = keyspace.partitions_by_primary().await?;
-        let read = all.into_iter().map(async |partitions| {
-            let call = Call::new("read_mark").key(mark_key(prefix, *partitions.first()?));
-            let fields: Vec<Vec<u8>> = keyspace.call(call).await.ok()?;
-            Self::new(partitions, fields)
-        });
-        Ok(futures::future::join_all(read).await.into_iter().flatten().collect())
+    /// Decodes the result of [`read_mark`].
+    pub(crate) fn decode(result: Value) -> Result<Self, Error> {
+        let fields: Vec<Vec<u8>> = microblog_keyspace::decode(result)?;
+        Self::parse(fields).ok_or_else(|| Error::Malformed("malformed mark".into()))
     }
 
-    fn new(partitions: Vec<Partition>, fields: Vec<Vec<u8>>) -> Option<Self> {
+    fn parse(fields: Vec<Vec<u8>>) -> Option<Self> {
         let text = |bytes: &Vec<u8>| String::from_utf8(bytes.clone()).ok();
-        let replication_id = text(fields.first()?)?;
-        let mark = match &fields[1..] {
-            [id, history, position, partitions, age] => Some(Mark {
+        let [id, time, mark @ ..] = &*fields else { return None };
+        let mark = match mark {
+            [id, history, position, partitions, time] => Some(Mark {
                 replication_id: text(id)?,
                 history: History(text(history)?),
                 position: text(position)?.parse().ok()?,
                 partitions: PartitionSet(partitions.clone()),
-                age_s: text(age)?.parse().ok()?,
+                time_s: text(time)?.parse().ok()?,
             }),
             _ => None,
         };
-        Some(Self { partitions, replication_id, mark })
+        Some(Self { replication_id: text(id)?, time_s: text(time)?.parse().ok()?, mark })
     }
-
-    /// Writes the mark: all partitions are verified up to a position. Returns whether it was written: not
-    /// if the server has become another one, or has a later mark.
-    pub(crate) async fn write_mark(
-        &self,
-        keyspace: &Keyspace,
-        prefix: &str,
-        history: &History,
-        position: u64,
-    ) -> Result<bool, Error> {
-        let Some(&first) = self.partitions.first() else { return Ok(false) };
-        let verified = PartitionSet::of(&self.partitions);
-        let call = Call::new("mark").key(mark_key(prefix, first)).arg(&self.replication_id);
-        let call = call.arg(&history.0).arg(position).arg(verified.0);
-        let mut batch = Batch::with_capacity(1);
-        batch.call(first, call);
-        let reply = keyspace.send(batch).await?.pop().ok_or_else(no_reply)?;
-        Ok(decode::<u8>(reply)? == 1)
-    }
-}
-
-fn no_reply() -> Error {
-    Error::Malformed("a call has no reply".into())
-}
-
-fn mark_key(prefix: &str, partition: Partition) -> String {
-    key(format_args!("{prefix}:{{{partition}}}:mark"))
 }
 
 /// A set of partitions, as bits.
@@ -119,5 +104,18 @@ mod tests {
         let set = PartitionSet::of(&partitions);
         assert!(Partition::all().all(|at| set.contains(at) == partitions.contains(&at)));
         assert!(Partition::all().all(|at| !PartitionSet::default().contains(at)));
+    }
+
+    #[test]
+    fn a_reply_of_another_form_is_rejected() {
+        let bytes = |fields: &[&str]| {
+            let field = |text: &&str| Value::BulkString(text.as_bytes().to_vec());
+            Value::Array(fields.iter().map(field).collect())
+        };
+        let none = Primary { replication_id: "a".into(), time_s: 7, mark: None };
+        assert_eq!(Primary::decode(bytes(&["a", "7"])).unwrap(), none);
+        for fields in [&["a"][..], &["a", "x"], &["a", "7", "a", "h", "x", "", "7"]] {
+            assert!(Primary::decode(bytes(fields)).is_err(), "{fields:?}");
+        }
     }
 }

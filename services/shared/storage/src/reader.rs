@@ -14,7 +14,7 @@ use std::{
 use futures::future::BoxFuture;
 use microblog_domain::Partition;
 use microblog_keyspace::{
-    self as keyspace, Batch, Keyspace,
+    self as keyspace, Keyspace,
     redis::{Cmd, Value},
 };
 use microblog_record::{self as record, Database};
@@ -174,13 +174,14 @@ impl Inner {
         view: &V,
         trusted: &Trusted,
     ) -> Option<Found<V::Output>> {
-        let mut batch = Batch::new();
+        let mut batch = trusted.begin();
         for command in view.commands(keys) {
             batch.query(keys.partition, command);
         }
-        let replies = self.keyspace.send(batch).await.ok()?;
-        let found = view.of_entry(replies).ok()?;
-        self.trust.confirms(trusted).then_some(found)
+        let mut replies = self.keyspace.send(batch).await.ok()?;
+        let rest = replies.split_off(1);
+        let is_confirmed = self.trust.confirms(trusted, &replies[0]);
+        view.of_entry(rest).ok().filter(|_| is_confirmed)
     }
 
     // Loads an entry under its lease, and returns the item; `None` if another reader has the lease.

@@ -5,14 +5,21 @@
 //! mark on it. A process trusts a primary for a second after it has asked for such a mark: one of the
 //! primary's own replication id, of the history of the database that the process knows, and at most 15
 //! seconds old. A process that has connected again since trusts none until it has asked again.
+//!
+//! So a trusted read sees whatever was acknowledged before it began, unless a store has failed over in
+//! the last 15 seconds: then it may be answered by the old primary, or of the old history.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
+use futures::future::join_all;
 use microblog_domain::Partition;
-use microblog_keyspace::{Error, Keyspace};
+use microblog_keyspace::{
+    Batch, Error, Keyspace,
+    redis::{Value, cmd},
+};
 use tokio::{
     sync::Notify,
     time::{Instant, sleep, timeout},
@@ -20,11 +27,14 @@ use tokio::{
 
 use crate::{
     entry::History,
-    mark::{PartitionSet, Primary},
+    mark::{PartitionSet, Primary, mark_key, read_mark},
 };
 
 /// How often the marks are read.
 const PERIOD: Duration = Duration::from_millis(250);
+
+/// The least time between two readings, when processes connect again.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// How long a mark is relied on after it was asked for.
 const TRUSTED: Duration = Duration::from_secs(1);
@@ -50,12 +60,22 @@ struct Inner {
 struct State {
     /// Of the database, as the last statement told; `None` until there was one.
     history: Option<History>,
-    /// The partitions of trusted primaries.
-    partitions: PartitionSet,
+    /// The primaries that are trusted.
+    primaries: Vec<Arc<TrustedPrimary>>,
     /// When their marks were asked for.
     asked: Option<Instant>,
     /// How many times the process had connected again by then.
     reconnects: u64,
+}
+
+#[derive(Debug)]
+struct TrustedPrimary {
+    /// The partitions that are verified.
+    partitions: PartitionSet,
+    /// The first of its partitions, and the key of its mark.
+    first: Partition,
+    mark_key: String,
+    replication_id: String,
 }
 
 /// Trust in a primary, for a read that begins now.
@@ -63,6 +83,7 @@ struct State {
 pub struct Trusted {
     /// The history of the database.
     pub history: History,
+    primary: Arc<TrustedPrimary>,
     reconnects: u64,
 }
 
@@ -79,7 +100,7 @@ impl Trust {
                 let _ = inner.read_marks().await;
                 let _ = timeout(PERIOD, inner.due.notified()).await;
                 drop(inner);
-                sleep(Duration::from_millis(10)).await;
+                sleep(PAUSE).await;
             }
         });
         Self { inner }
@@ -95,13 +116,21 @@ impl Trust {
         }
         let is_fresh = state.asked.is_some_and(|asked| asked.elapsed() < TRUSTED);
         let history = state.history.clone().filter(|_| is_fresh)?;
-        state.partitions.contains(partition).then_some(Trusted { history, reconnects })
+        let has_it = |primary: &&Arc<TrustedPrimary>| primary.partitions.contains(partition);
+        let primary = state.primaries.iter().find(has_it)?.clone();
+        Some(Trusted { history, primary, reconnects })
     }
 
     /// Returns whether what was read under a trust may be relied on: not if the process has connected
-    /// again meanwhile.
-    pub fn confirms(&self, trusted: &Trusted) -> bool {
+    /// again meanwhile, or has another connection to another server. `mark` is the reply to the command
+    /// that [`Trusted::begin`] has added.
+    pub(crate) fn confirms(&self, trusted: &Trusted, mark: &Value) -> bool {
+        let id = match mark {
+            Value::BulkString(bytes) => &**bytes,
+            _ => &[],
+        };
         self.inner.keyspace.reconnects() == trusted.reconnects
+            && trusted.primary.replication_id.as_bytes() == id
     }
 
     /// Notes the history that a statement of the database told.
@@ -115,6 +144,16 @@ impl Trust {
     }
 }
 
+impl Trusted {
+    /// Begins a batch of reads: its first command reads the mark, on the connection of the others.
+    pub(crate) fn begin(&self) -> Batch {
+        let mut batch = Batch::new();
+        let read = cmd("HGET").arg(&self.primary.mark_key).arg("replication_id").take();
+        batch.query(self.primary.first, read);
+        batch
+    }
+}
+
 impl Inner {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -122,24 +161,37 @@ impl Inner {
 
     async fn read_marks(&self) -> Result<(), Error> {
         let (asked, reconnects) = (Instant::now(), self.keyspace.reconnects());
-        let primaries = Primary::read_all(&self.keyspace, self.prefix).await?;
+        let by_primary = self.keyspace.partitions_by_primary().await?;
+        let history = self.state().history.clone();
+        let read = by_primary.iter().map(|partitions| self.trusted(partitions, history.as_ref()));
+        let primaries = join_all(read).await.into_iter().flatten().map(Arc::new).collect();
         let mut state = self.state();
-        let is_trusted = |primary: &&Primary| {
-            primary.mark.as_ref().is_some_and(|mark| {
-                mark.replication_id == primary.replication_id
-                    && Some(&mark.history) == state.history.as_ref()
-                    && mark.age_s <= AGE_MAX_S
-            })
-        };
-        let trusted = primaries.iter().filter(is_trusted).flat_map(|primary| {
-            let mark = primary.mark.as_ref();
-            let is_verified =
-                move |at: &&Partition| mark.is_some_and(|mark| mark.partitions.contains(**at));
-            primary.partitions.iter().filter(is_verified).copied()
-        });
-        let trusted: Vec<Partition> = trusted.collect();
-        state.partitions = PartitionSet::of(&trusted);
-        (state.asked, state.reconnects) = (Some(asked), reconnects);
+        // Else it was learned meanwhile: read again.
+        if state.history == history {
+            state.primaries = primaries;
+            (state.asked, state.reconnects) = (Some(asked), reconnects);
+        }
         Ok(())
+    }
+
+    // Returns a primary if its mark shows that it may be trusted.
+    async fn trusted(
+        &self,
+        partitions: &[Partition],
+        history: Option<&History>,
+    ) -> Option<TrustedPrimary> {
+        let first = *partitions.first()?;
+        let mark_key = mark_key(self.prefix, first);
+        let result: Value = self.keyspace.call(read_mark(&mark_key)).await.ok()?;
+        let Primary { replication_id, time_s, mark } = Primary::decode(result).ok()?;
+        let mark = mark.filter(|mark| {
+            mark.replication_id == replication_id
+                && Some(&mark.history) == history
+                && time_s - mark.time_s <= AGE_MAX_S
+        })?;
+        let is_verified = |at: &&Partition| mark.partitions.contains(**at);
+        let verified: Vec<Partition> = partitions.iter().filter(is_verified).copied().collect();
+        let partitions = PartitionSet::of(&verified);
+        Some(TrustedPrimary { partitions, first, mark_key, replication_id })
     }
 }

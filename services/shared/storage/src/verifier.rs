@@ -1,33 +1,35 @@
 //! The verifier of a service: applies to the cache what the feed tells, a moment after the writers have.
 //! It finds what a writer that died after its commit did not apply, and what a primary has lost.
 //!
-//! In each round, for each primary:
+//! In each round, for each primary, over one connection, so that it is one server:
 //!
-//! 1. It reads the replication id and the mark. From the mark's position on, the primary may lack changes.
+//! 1. It reads the replication id, the server's time and the mark. From the mark's position on, the primary
+//!    may lack changes.
 //! 2. It applies each item of the feed behind that position, with its last revision: an older entry is
 //!    deleted.
-//! 3. It writes the mark, unless the primary has become another server meanwhile.
+//! 3. It writes the mark, unless the server has another replication id by then.
 //!
-//! A primary without a mark has no entries but those of the last moments, or is empty: it is gone over
-//! from where the last round ended, or, if there was none, from the beginning of the feed. Partitions
-//! that came from another primary are gone over from the oldest mark.
+//! A primary without a mark of this history is gone over from where the last round ended that verified all
+//! primaries: entries that it may have are newer than that. If there was none, from the beginning of the
+//! feed. Partitions that came from another primary are gone over from the oldest mark. If the feed does
+//! not reach back so far, the history is renewed, which ends all entries.
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::Arc,
     time::Duration,
 };
 
+use futures::future::join_all;
 use microblog_domain::Partition;
-use microblog_keyspace::{self as keyspace, Keyspace};
+use microblog_keyspace::{self as keyspace, Call, DedicatedConnection, Keyspace, decode};
 use microblog_record::{self as record, Database};
 use tokio::time::Instant;
 
 use crate::{
-    cache::{Cache, Change},
+    cache::{Applied, applied, apply},
     entry::{EntryKeys, History},
     feed::{self, Positioned},
-    mark::Primary,
+    mark::{Mark, PartitionSet, Primary, mark_key, read_mark, write_mark},
     transaction,
 };
 
@@ -51,7 +53,7 @@ pub enum VerifyError {
 /// What a round has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Round {
-    /// Whether the feed does not reach back to a mark: the history was renewed, which ends all entries.
+    /// Whether the feed does not reach back to a mark: the history was renewed.
     pub renewed: bool,
     /// The primaries with a new mark.
     pub marked: usize,
@@ -65,7 +67,6 @@ pub struct Round {
 pub struct Verifier {
     database: Database,
     keyspace: Keyspace,
-    cache: Cache,
     prefix: &'static str,
     /// The newest positions of the last rounds, with the time at which they were read.
     newest: Vec<(Instant, u64)>,
@@ -73,58 +74,72 @@ pub struct Verifier {
     verified: Option<(History, u64)>,
 }
 
+/// A primary in a round.
+struct Visited {
+    /// Its partitions, in order.
+    partitions: Vec<Partition>,
+    mark_key: String,
+    primary: Primary,
+    connection: DedicatedConnection,
+    /// The position behind which it may lack changes.
+    start: u64,
+    /// Whether all changes were applied.
+    is_verified: bool,
+    deleted: usize,
+}
+
 impl Verifier {
     /// Returns the verifier of a keyspace, whose keys have a prefix.
     pub fn new(database: Database, keyspace: Keyspace, prefix: &'static str) -> Self {
-        let cache = Cache::new(keyspace.clone());
-        Self { database, keyspace, cache, prefix, newest: Vec::new(), verified: None }
+        Self { database, keyspace, prefix, newest: Vec::new(), verified: None }
     }
 
-    /// Does a round. Fails if the database does, or if no primary answers.
+    /// Does a round. Fails if the database does.
     pub async fn round(&mut self) -> Result<Round, VerifyError> {
-        // Read before the marks and the feed: what is read later may be of a later history, whose entries
-        // have other keys.
+        // In this order: what is read of the feed later may be of a later history, whose entries have
+        // other keys; and what is committed later is not in the marks.
         let history = transaction::read_history(&self.database).await?;
-        let primaries = Primary::read_all(&self.keyspace, self.prefix).await?;
+        let mut visited = self.visit().await?;
         let (oldest, newest) = feed::ends(&self.database).await?.unwrap_or_default();
         let Some(end) = self.end_of_round(newest) else { return Ok(Round::default()) };
         let beginning = oldest.saturating_sub(1);
-        let starts: Vec<u64> = self.starts(&history, &primaries, beginning);
-        if starts.iter().any(|start| *start < beginning) {
+        self.set_starts(&history, &mut visited, beginning);
+        if visited.iter().any(|one| one.start < beginning) {
             transaction::renew_history(&self.database).await?;
             return Ok(Round { renewed: true, ..Round::default() });
         }
-        let mut round = Round::default();
-        round.gone_over =
-            starts.iter().filter(|start| self.is_further_back(&history, **start)).count();
-        let primary_of: HashMap<Partition, usize> = primaries
-            .iter()
-            .enumerate()
-            .flat_map(|(index, primary)| primary.partitions.iter().map(move |&at| (at, index)))
-            .collect();
-        let mut failed = vec![false; primaries.len()];
-        let mut position = starts.iter().copied().min().unwrap_or(end);
-        while position < end {
-            let rows = feed::read_behind(&self.database, position, ROWS).await?;
-            let Some(last) = rows.last().map(|row| row.position) else { break };
-            position = last;
-            let changes = self.changes(&history, rows, |partition, at| {
-                primary_of.get(&partition).is_some_and(|&index| starts[index] < at && at <= end)
-            });
-            round.deleted += self.apply(&changes, &primary_of, &mut failed).await;
-        }
-        for (primary, failed) in primaries.iter().zip(failed) {
-            // Not confirmed by some: the next round goes over them again.
-            if !failed && !primary.replication_id.is_empty() {
-                let mark = primary.write_mark(&self.keyspace, self.prefix, &history, end);
-                round.marked += usize::from(mark.await.unwrap_or(false));
-            }
-        }
-        let partitions: usize = primaries.iter().map(|primary| primary.partitions.len()).sum();
-        if round.marked == primaries.len() && partitions == usize::from(Partition::COUNT) {
+        self.go_over(&history, &mut visited, end).await?;
+        let marked = self.mark(&history, &mut visited, end).await;
+        let is_further_back = |start: u64| match &self.verified {
+            Some((of, position)) if *of == history => start < *position,
+            _ => true,
+        };
+        let round = Round {
+            renewed: false,
+            marked,
+            gone_over: visited.iter().filter(|one| is_further_back(one.start)).count(),
+            deleted: visited.iter().map(|one| one.deleted).sum(),
+        };
+        let partitions: usize = visited.iter().map(|one| one.partitions.len()).sum();
+        if marked == visited.len() && partitions == usize::from(Partition::COUNT) {
             self.verified = Some((history, end));
         }
         Ok(round)
+    }
+
+    // Returns the primaries that answer.
+    async fn visit(&self) -> Result<Vec<Visited>, keyspace::Error> {
+        let all = self.keyspace.partitions_by_primary().await?;
+        let visited = all.into_iter().map(async |partitions| {
+            let mark_key = mark_key(self.prefix, *partitions.first()?);
+            let mut connection = self.keyspace.dedicated_connection(&mark_key).await.ok()?;
+            let calls = [read_mark(&mark_key)];
+            let results = self.keyspace.call_each_on(&mut connection, &calls).await.ok()?;
+            let primary = Primary::decode(results.into_iter().next()?.ok()?).ok()?;
+            let (start, is_verified, deleted) = (0, true, 0);
+            Some(Visited { partitions, mark_key, primary, connection, start, is_verified, deleted })
+        });
+        Ok(join_all(visited).await.into_iter().flatten().collect())
     }
 
     // Returns the newest position that is old enough; `None` if there is none yet.
@@ -132,90 +147,116 @@ impl Verifier {
         let now = Instant::now();
         self.newest.push((now, newest));
         let is_old = |(read, _): &&(Instant, u64)| now.duration_since(*read) >= BEHIND;
-        let end = self.newest.iter().rfind(is_old)?.1;
-        self.newest.retain(|(_, position)| *position >= end);
-        Some(end)
+        let at = self.newest.iter().rposition(|one| is_old(&one))?;
+        self.newest.drain(..at);
+        self.newest.first().map(|(_, position)| *position)
     }
 
-    // Returns the position behind which each primary may lack changes.
-    fn starts(&self, history: &History, primaries: &[Primary], beginning: u64) -> Vec<u64> {
+    fn set_starts(&self, history: &History, visited: &mut [Visited], beginning: u64) {
         let last = match &self.verified {
             Some((of, position)) if of == history => *position,
             _ => beginning,
         };
-        let mark = |primary: &Primary| {
-            primary.mark.as_ref().filter(|mark| mark.history == *history).map(|mark| mark.position)
-        };
-        let oldest = primaries.iter().map(|primary| mark(primary).unwrap_or(last)).min();
-        let start = |primary: &Primary| {
-            let is_verified = |at: &Partition| {
-                primary.mark.as_ref().is_some_and(|mark| mark.partitions.contains(*at))
-            };
-            match mark(primary) {
-                Some(position) if primary.partitions.iter().all(is_verified) => position,
-                _ => oldest.unwrap_or(last),
-            }
-        };
-        primaries.iter().map(start).collect()
+        let mark = |one: &Visited| one.primary.mark.clone().filter(|mark| mark.history == *history);
+        let position = |one: &Visited| mark(one).map_or(last, |mark| mark.position);
+        let oldest = visited.iter().map(position).min().unwrap_or(last);
+        for one in visited {
+            let has_all = mark(one)
+                .is_none_or(|mark| one.partitions.iter().all(|at| mark.partitions.contains(*at)));
+            one.start = if has_all { position(one) } else { oldest };
+        }
     }
 
-    fn is_further_back(&self, history: &History, start: u64) -> bool {
-        !self.verified.as_ref().is_some_and(|(of, position)| of == history && start >= *position)
-    }
-
-    // Returns the items of rows, each with its last revision, if its primary needs the row.
-    fn changes(
+    // Applies the feed, to each primary from its start, up to `end`.
+    async fn go_over(
         &self,
         history: &History,
-        rows: Vec<Positioned>,
-        needs: impl Fn(Partition, u64) -> bool,
-    ) -> Vec<Change> {
-        let mut last = BTreeMap::<(Arc<str>, u64), u64>::new();
+        visited: &mut [Visited],
+        end: u64,
+    ) -> Result<(), record::Error> {
+        let of_partition = |(index, one): (usize, &Visited)| {
+            one.partitions.iter().map(move |&at| (at, index)).collect::<Vec<_>>()
+        };
+        let index_of: HashMap<Partition, usize> =
+            visited.iter().enumerate().flat_map(of_partition).collect();
+        let mut position = visited.iter().map(|one| one.start).min().unwrap_or(end);
+        while position < end {
+            let rows = feed::read_behind(&self.database, position, ROWS).await?;
+            let Some(last) = rows.last().map(|row| row.position) else { break };
+            position = last;
+            let rows = rows.into_iter().filter(|row| row.position <= end);
+            let calls = self.calls(history, rows, &index_of, visited);
+            let applied = visited.iter_mut().enumerate().map(async |(index, one)| {
+                let calls = calls.get(&index).map(Vec::as_slice).unwrap_or_default();
+                self.apply(one, calls).await;
+            });
+            join_all(applied).await;
+        }
+        Ok(())
+    }
+
+    // Returns the calls that apply rows, by primary: of each item its last revision.
+    fn calls(
+        &self,
+        history: &History,
+        rows: impl Iterator<Item = Positioned>,
+        index_of: &HashMap<Partition, usize>,
+        visited: &[Visited],
+    ) -> BTreeMap<usize, Vec<Call>> {
+        let mut last = BTreeMap::<(usize, String, u64), u64>::new();
         for Positioned { position, row, .. } in rows {
             for item in row.items {
-                if needs(Partition::of_id(item.id), position) {
-                    let revision = last.entry((item.kind.into(), item.id)).or_default();
+                let index = index_of.get(&Partition::of_id(item.id)).copied();
+                if let Some(index) = index.filter(|&index| visited[index].start < position) {
+                    let revision = last.entry((index, item.kind, item.id)).or_default();
                     *revision = item.revision.max(*revision);
                 }
             }
         }
-        let change = |((kind, id), revision): ((Arc<str>, u64), u64)| Change {
-            keys: EntryKeys::new(self.prefix, &kind, history, Partition::of_id(id), id),
-            before: revision,
-            after: revision,
-            contents: None,
-            records_max: 0,
-        };
-        last.into_iter().map(change).collect()
+        let mut calls = BTreeMap::<usize, Vec<Call>>::new();
+        for ((index, kind, id), revision) in last {
+            let partition = Partition::of_id(id);
+            let keys = EntryKeys::new(self.prefix, &kind, history, partition, id);
+            calls.entry(index).or_default().push(apply(&keys, revision, revision, None, 0));
+        }
+        calls
     }
 
-    // Applies changes. Notes the primaries of which one failed. Returns how many entries were deleted.
-    async fn apply(
-        &self,
-        changes: &[Change],
-        primary_of: &HashMap<Partition, usize>,
-        failed: &mut [bool],
-    ) -> usize {
-        // Each primary by itself: one that is away holds the others up no longer than its timeout.
-        let mut by_primary = BTreeMap::<usize, Vec<Change>>::new();
-        for change in changes {
-            let index = primary_of.get(&change.keys.partition).copied().unwrap_or_default();
-            by_primary.entry(index).or_default().push(change.clone());
+    // Applies changes to a primary. One that is away holds the others up no longer than its timeout.
+    async fn apply(&self, one: &mut Visited, calls: &[Call]) {
+        if !one.is_verified || calls.is_empty() {
+            return;
         }
-        let applied = by_primary.into_iter().map(async |(index, changes)| {
-            let results = self.cache.apply(&changes).await.unwrap_or_default();
-            let confirmed = results.iter().filter(|result| result.is_ok()).count();
-            let deleted = results
-                .iter()
-                .filter(|result| matches!(result, Ok(crate::Applied::Deleted)))
-                .count();
-            (index, confirmed == changes.len(), deleted)
+        let results = self.keyspace.call_each_on(&mut one.connection, calls).await;
+        let done = |result: Result<_, keyspace::Error>| applied(&decode::<String>(result?)?);
+        let done: Result<Vec<Applied>, _> =
+            results.and_then(|results| results.into_iter().map(done).collect());
+        match done {
+            Ok(done) => one.deleted += done.iter().filter(|&&one| one == Applied::Deleted).count(),
+            // The next round goes over it again.
+            Err(_) => one.is_verified = false,
+        }
+    }
+
+    // Writes the marks. Returns how many were written.
+    async fn mark(&self, history: &History, visited: &mut [Visited], end: u64) -> usize {
+        let marked = visited.iter_mut().map(async |one| {
+            let Primary { replication_id, time_s, .. } = &one.primary;
+            if !one.is_verified || replication_id.is_empty() {
+                return false;
+            }
+            let mark = Mark {
+                replication_id: replication_id.clone(),
+                history: history.clone(),
+                position: end,
+                partitions: PartitionSet::of(&one.partitions),
+                time_s: *time_s,
+            };
+            let calls = [write_mark(&one.mark_key, &mark)];
+            let results = self.keyspace.call_each_on(&mut one.connection, &calls).await;
+            let result = results.ok().and_then(|mut results| results.pop()?.ok());
+            result.is_some_and(|result| decode::<u8>(result).is_ok_and(|written| written == 1))
         });
-        let mut deleted = 0;
-        for (index, all, count) in futures::future::join_all(applied).await {
-            failed[index] |= !all;
-            deleted += count;
-        }
-        deleted
+        join_all(marked).await.into_iter().filter(|&marked| marked).count()
     }
 }

@@ -279,7 +279,7 @@ impl Process {
         sqlx::query(AssertSqlSafe(text)).fetch_all(self.database.writers()).await.unwrap()
     }
 
-    async fn keys(&self, id: u64) -> EntryKeys {
+    pub(crate) async fn keys(&self, id: u64) -> EntryKeys {
         let history = match self.database.is_embedded() {
             true => sqlite_history(),
             false => postgres_history(&self.rows(format!("SELECT {HISTORY}")).await[0], 0).unwrap(),

@@ -2,15 +2,22 @@
 -- this connection. PostgreSQL looks for tables in the schema of the role's name first. No role can
 -- use the schema of another, and none can write to `public`.
 --
---   export DATABASE_USER_PASSWORD=… DATABASE_RELATION_PASSWORD=… DATABASE_POST_PASSWORD=…
+--   export DATABASE_PASSWORDS=/run/secrets/database
 --   psql --dbname=microblog --file=deploy/postgresql/roles.sql
 --
--- Run it as a superuser, or as the database's owner with CREATEROLE. It may be repeated, and then sets
--- the passwords again. The image of PostgreSQL runs it at its first start.
+-- DATABASE_PASSWORDS is a directory with one file for each role, `user`, `relation` and `post`. Run it
+-- as a superuser, or as the database's owner with CREATEROLE. It may be repeated, and then sets the
+-- passwords again. The image of PostgreSQL runs it at its first start.
 \set ON_ERROR_STOP on
-\getenv user_password DATABASE_USER_PASSWORD
-\getenv relation_password DATABASE_RELATION_PASSWORD
-\getenv post_password DATABASE_POST_PASSWORD
+\set user_password `cat "$DATABASE_PASSWORDS/user"`
+\set relation_password `cat "$DATABASE_PASSWORDS/relation"`
+\set post_password `cat "$DATABASE_PASSWORDS/post"`
+
+-- psql continues after a failed command, and an empty password would remove the one that there is.
+SELECT '' IN (:'user_password', :'relation_password', :'post_password') AS has_empty \gset
+\if :has_empty
+    DO $$ BEGIN RAISE 'a password in $DATABASE_PASSWORDS is missing or empty'; END $$;
+\endif
 
 BEGIN;
 

@@ -51,8 +51,8 @@ OF_COMPOSE = {
         ("compose.yaml", "redis:/data", "redis:/data:ro", "Read-only file system"),
     ],
     ("redis", "timeline"): [
-        ("compose.yaml", "timeline:${REDIS_TIMELINE_PASSWORD:-local-timeline}", "timeline:other",
-         "WRONGPASS"),
+        ("compose.yaml", "FILE: /run/secrets/redis-timeline\n    secrets:\n      - redis-timeline\n",
+         "FILE: /run/secrets/redis-notice\n    secrets:\n      - redis-notice\n", "WRONGPASS"),
     ],
 }
 

@@ -133,7 +133,7 @@ class _Trial:
         """Starts the stores that are not in the overlay."""
         if "redis" not in self.containers:
             servers = self.containers.values()
-            aside = stores_outside.start(self.podman, NETWORK, servers)
+            aside = stores_outside.start(self.podman, NETWORK, servers, self.directory)
             self.containers = {
                 name: replace(one, environment=stores_outside.without_tls(one.environment))
                 for name, one in self.containers.items()

@@ -1,9 +1,7 @@
 """The Redis Cluster and the PostgreSQL that an overlay expects outside of it, as containers with
 the names and the passwords of its stores."""
 
-import re
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from containers import hosts
 from podman import Failed
@@ -13,7 +11,6 @@ DEPLOY = Path(__file__).resolve().parents[2]
 REDIS = "docker.io/library/redis:7.2-bookworm"
 POSTGRESQL = "docker.io/library/postgres:17-bookworm"
 ADMIN = "local-admin"
-STORE = re.compile(r"MICROBLOG_(?:\w+_)?(REDIS|DATABASE)_URL")
 
 
 def without_tls(environment):
@@ -24,17 +21,17 @@ def without_tls(environment):
     }
 
 
-def start(podman, network, servers):
-    """Starts both, and returns what they are."""
-    passwords, names = {"REDIS": {}, "DATABASE": {}}, {"REDIS": set(), "DATABASE": set()}
-    for server in servers:
-        for variable, value in server.environment.items():
-            if found := STORE.fullmatch(variable):
-                parts = urlsplit(value)
-                passwords[found[1]][parts.username] = unquote(parts.password)
-                names[found[1]].update(name for name, _ in hosts(value))
-    _redis(podman, network, names["REDIS"], passwords["REDIS"])
-    _postgresql(podman, network, names["DATABASE"], passwords["DATABASE"])
+def start(podman, network, servers, directory):
+    """Starts both, with their passwords in files of the directory, and returns what they are."""
+    for store, run in ("REDIS", _redis), ("DATABASE", _postgresql):
+        logins = [login for server in servers for login in server.logins(store)]
+        names = {name for url, _ in logins for name, _ in hosts(url.geturl())}
+        passwords = directory / f"passwords-{store.lower()}"
+        passwords.mkdir()
+        (passwords / "admin").write_text(ADMIN)
+        for url, password in logins:
+            (passwords / url.username).write_text(password)
+        run(podman, network, names, passwords)
     return "a Redis Cluster of one node and a PostgreSQL without TLS"
 
 
@@ -47,12 +44,10 @@ def _run(podman, network, names, name, variables, *words):
 
 
 def _redis(podman, network, names, passwords):
-    passwords |= {"admin": ADMIN}
-    variables = {f"REDIS_{user.upper()}_PASSWORD": text for user, text in passwords.items()}
     _run(
-        podman, network, names, "redis-outside", variables | {"REDISCLI_AUTH": ADMIN},
-        "--volume", f"{DEPLOY}/redis:/etc/redis:ro", REDIS,
-        "sh", "/etc/redis/start", "environment", "/tmp/users.acl",
+        podman, network, names, "redis-outside", {"REDISCLI_AUTH": ADMIN},
+        "--volume", f"{DEPLOY}/redis:/etc/redis:ro", "--volume", f"{passwords}:/run/secrets/redis:ro",
+        REDIS, "sh", "/etc/redis/start", "/run/secrets/redis", "/tmp/users.acl",
         "--dir", "/data", "--port", "6379", "--cluster-enabled", "yes",
     )
     address = podman.address("redis-outside")
@@ -72,12 +67,13 @@ def _answers(cluster, *words):
 
 
 def _postgresql(podman, network, names, passwords):
-    variables = {
-        f"DATABASE_{role.upper()}_PASSWORD": text for role, text in passwords.items()
-    }
     _run(
         podman, network, names, "postgresql-outside",
-        variables | {"POSTGRES_PASSWORD": ADMIN, "POSTGRES_DB": "microblog"},
+        {
+            "POSTGRES_PASSWORD_FILE": "/run/secrets/database/admin", "POSTGRES_DB": "microblog",
+            "DATABASE_PASSWORDS": "/run/secrets/database",
+        },
         "--volume", f"{DEPLOY}/postgresql/roles.sql:/docker-entrypoint-initdb.d/roles.sql:ro",
+        "--volume", f"{passwords}:/run/secrets/database:ro",
         POSTGRESQL,
     )

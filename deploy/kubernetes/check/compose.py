@@ -11,7 +11,7 @@ import yaml
 
 from containers import Container
 from settings import check as check_settings
-from settings import check_schemes
+from settings import check_schemes, check_secrets
 
 PLAIN = ("compose.yaml",)
 WITH_TLS = (*PLAIN, "compose.tls.yaml")
@@ -55,6 +55,11 @@ class Compose:
         """The container of a service."""
         return next(one for one in self.containers if one.name == name)
 
+    def secret_file(self, name):
+        """The file of a secret, which need not exist, or None."""
+        secret = self.data.get("secrets", {}).get(name)
+        return secret and self.directory / secret["file"]
+
     def _container(self, name, spec):
         minutes, seconds = DURATION.fullmatch(spec.get("stop_grace_period", "10s")).groups()
         environment = {key: str(value) for key, value in spec.get("environment", {}).items()}
@@ -83,9 +88,23 @@ class Compose:
             elif path.is_file():
                 parent, _, base = target.rpartition("/")
                 mounts.setdefault(parent, {})[base] = path.read_text()
+        for secret, target in _secrets(spec):
+            path = self.secret_file(secret)
+            if path and path.is_file():
+                parent, _, base = target.rpartition("/")
+                mounts.setdefault(parent, {})[base] = path.read_text()
         for directory in spec.get("tmpfs", ()):
             mounts[directory.partition(":")[0]] = None
         return mounts
+
+
+def _secrets(spec):
+    """The secrets of a service, with the paths at which it finds them."""
+    for secret in spec.get("secrets", ()):
+        if isinstance(secret, str):
+            yield secret, f"/run/secrets/{secret}"
+        else:
+            yield secret["source"], secret["target"]
 
 
 def _interpolate(text, variables):
@@ -115,6 +134,7 @@ def check(report, compose, programs):
         spec = compose.data["services"][container.name]
         with report.at(container.name):
             _check_mounts(report, compose, spec)
+            check_secrets(report, container)
             tag = container.image.rpartition("/")[2].partition(":")[2]
             report.unless(tag and tag != "latest", "its image has no version")
             report.same("cap_drop", spec.get("cap_drop"), ["ALL"])
@@ -135,3 +155,6 @@ def _check_mounts(report, compose, spec):
         source = volume.partition(":")[0]
         known = source in compose.data.get("volumes", ()) or (compose.directory / source).exists()
         report.unless(known, f"no such volume, directory or file: {source}")
+    for secret, _ in _secrets(spec):
+        path = compose.secret_file(secret)
+        report.unless(path and path.is_file(), f"the secret {secret} has no file")

@@ -1,6 +1,7 @@
 """A container of Kubernetes or Compose: command, environment, files, probes. The checks that
 both share are in `settings.py`."""
 
+import re
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -41,6 +42,27 @@ class Container:
     def has_keys(self):
         """Whether it signs and verifies caller identities."""
         return "MICROBLOG_IDENTITY_KEY_FILE" in self.environment
+
+    def file(self, path):
+        """The text of a mounted file, or None."""
+        directory, _, name = path.rpartition("/")
+        return (self.mounts.get(directory) or {}).get(name)
+
+    def logins(self, store):
+        """Its addresses of a store, REDIS or DATABASE, each with the password in the file beside
+        it."""
+        for variable, address in self.environment.items():
+            if re.fullmatch(rf"MICROBLOG_(\w+_)?{store}_URL", variable):
+                file = variable.removesuffix("URL") + "PASSWORD_FILE"
+                password = self.file(self.environment.get(file, ""))
+                yield urlsplit(address), (password or "").rstrip("\n")
+
+    def secrets(self):
+        """The environment variables that have a password, in an address or by their name."""
+        for variable, value in self.environment.items():
+            is_named = variable.endswith(("PASSWORD", "REDISCLI_AUTH"))
+            if is_named or "://" in value and urlsplit(value).password:
+                yield variable
 
     def addresses(self, program):
         """Its peers and stores: (variable, callee, host, port) for each host of each address."""

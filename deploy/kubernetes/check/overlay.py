@@ -64,7 +64,9 @@ class Overlay:
                             yield "Secret", name, item["key"]
             for container in pod["containers"]:
                 for source in container.get("envFrom", ()):
-                    yield "ConfigMap", source["configMapRef"]["name"], None
+                    for field, kind in ("configMapRef", "ConfigMap"), ("secretRef", "Secret"):
+                        if field in source:
+                            yield kind, source[field]["name"], None
                 for variable in container.get("env", ()):
                     source = variable.get("valueFrom", {})
                     for field, kind in ("configMapKeyRef", "ConfigMap"), ("secretKeyRef", "Secret"):
@@ -124,7 +126,9 @@ def _environment(overlay, workload, spec):
     $(NAME) is replaced by an earlier variable of env."""
     environment, own, helpers = {}, {}, set()
     for source in spec.get("envFrom", ()):
-        environment |= overlay.data("ConfigMap", source["configMapRef"]["name"])
+        # Another check rejects those from Secrets.
+        if "configMapRef" in source:
+            environment |= overlay.data("ConfigMap", source["configMapRef"]["name"])
     for variable in spec.get("env", ()):
         value = variable.get("value")
         if value is None:
@@ -140,8 +144,9 @@ def _environment(overlay, workload, spec):
 def _value_from(overlay, workload, spec, source):
     if key := source.get("configMapKeyRef"):
         return overlay.data("ConfigMap", key["name"]).get(key["key"], "")
-    if key := source.get("secretKeyRef"):
-        return overlay.data("Secret", key["name"])[key["key"]]
+    # Another check rejects it.
+    if "secretKeyRef" in source:
+        return ""
     if source.get("fieldRef", {}).get("fieldPath") == "metadata.name":
         return f"{workload['metadata']['name']}-0"
     if field := source.get("resourceFieldRef"):

@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from urllib.parse import unquote, urlsplit
 from urllib.request import urlopen
 
 import stores
@@ -56,34 +55,37 @@ def of_overlay(overlay, overlays):
 def of_compose(compose):
     """The system of Compose files, whose Redis has no probe."""
     redis = compose.named("redis")
-    ping = "redis-cli -p 6379 --user admin ping | grep -q PONG"
-    password = {"REDISCLI_AUTH": redis.environment.get("REDIS_ADMIN_PASSWORD", "")}
-    probes = {"readinessProbe": {"exec": {"command": ["sh", "-c", ping]}}}
-    redis = replace(redis, environment=redis.environment | password, probes=probes)
+    ping = (
+        "REDISCLI_AUTH=$(cat /run/secrets/redis/admin)"
+        " redis-cli -p 6379 --user admin ping | grep -q PONG"
+    )
+    redis = replace(redis, probes={"readinessProbe": {"exec": {"command": ["sh", "-c", ping]}}})
     return System(compose.name, compose.containers, redis, compose.named("postgresql"))
 
 
 def _redis_with(redis, servers):
     """A Redis with the passwords of the servers."""
-    passwords = {url.username: unquote(url.password) for url in _urls(servers, "REDIS")}
-    passwords["admin"] = redis.environment["REDISCLI_AUTH"]
-    return replace(redis, mounts=redis.mounts | {"/run/secrets/redis": passwords})
+    directory = redis.command[2]
+    passwords = {url.username: password for url, password in _logins(servers, "REDIS")}
+    passwords["admin"] = redis.mounts[directory]["admin"]
+    return replace(redis, mounts=redis.mounts | {directory: passwords})
 
 
 def _postgresql_with(postgresql, servers):
     """A PostgreSQL with the database and the passwords of the servers."""
+    directory = postgresql.environment["DATABASE_PASSWORDS"]
+    passwords = {"admin": postgresql.mounts[directory]["admin"]}
     environment = dict(postgresql.environment)
-    for url in _urls(servers, "DATABASE"):
+    for url, password in _logins(servers, "DATABASE"):
         environment["POSTGRES_DB"] = url.path[1:]
-        environment[f"DATABASE_{url.username.upper()}_PASSWORD"] = unquote(url.password)
-    return replace(postgresql, environment=environment)
+        passwords[url.username] = password
+    mounts = postgresql.mounts | {directory: passwords}
+    return replace(postgresql, environment=environment, mounts=mounts)
 
 
-def _urls(servers, store):
-    """The URLs of a store, of those servers that have one."""
-    name = re.compile(rf"MICROBLOG_(\w+_)?{store}_URL")
-    settings = (setting for one in servers for setting in one.environment.items())
-    return [urlsplit(value) for variable, value in settings if value and name.fullmatch(variable)]
+def _logins(servers, store):
+    """The addresses of a store with their passwords, of those servers that have one."""
+    return [login for one in servers for login in one.logins(store)]
 
 
 def check(report, system, programs):
@@ -160,7 +162,8 @@ class _Trial:
         """Writes the files of a server's mounts, and adapts the paths in its variables."""
         for path, files in container.mounts.items():
             here = self.directory / container.name / path.lstrip("/")
-            here.mkdir(parents=True)
+            # A mount may be below another.
+            here.mkdir(parents=True, exist_ok=True)
             for name, text in (files or {}).items():
                 (here / name).write_text(text)
             for variable, value in environment.items():
@@ -168,7 +171,7 @@ class _Trial:
                     environment[variable] = f"{here}{value.removeprefix(path)}"
 
     def _start_stores(self):
-        kind = _urls(self.system.containers, "REDIS")[0].scheme
+        kind = _logins(self.system.containers, "REDIS")[0][0].scheme
         self.stack.enter_context(stores.redis(
             self.system.redis, self.directory / "redis", self.ports["redis"],
             is_cluster="cluster" in kind,
@@ -228,7 +231,7 @@ class _Trial:
 
     def _check_tables(self, server, database):
         """Checks that a server with a database has tables in a schema of its own."""
-        for url in _urls([server.container], "DATABASE"):
+        for url, _ in server.container.logins("DATABASE"):
             tables = (
                 "select 1 from pg_tables where schemaname = tableowner"
                 f" and tableowner = '{url.username}' limit 1"

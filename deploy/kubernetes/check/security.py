@@ -1,5 +1,5 @@
 """The Pod Security Standard "restricted", which the Namespace has the cluster enforce, and more: a
-numeric user, a read-only root, no token.
+numeric user, a read-only root, no token, no secret in the environment.
 
 https://kubernetes.io/docs/concepts/security/pod-security-standards/
 """
@@ -73,8 +73,19 @@ def _check_container(report, container, of_pod):
         report.unless(not port.get("hostPort"), f"takes the host's port {port.get('hostPort')}")
     _check_handlers(report, container)
     # Beyond the standard.
+    _check_environment(report, container)
     report.unless(context.get("runAsUser"), "has no numeric runAsUser")
     report.same("readOnlyRootFilesystem", own.get("readOnlyRootFilesystem"), True)
+
+
+def _check_environment(report, container):
+    """Checks that no variable has a secret: child processes inherit variables, dumps have them, and they
+    do not change in a running container. `settings.py` checks the values."""
+    for variable in container.get("env", ()):
+        is_secret = "secretKeyRef" in variable.get("valueFrom", {})
+        report.unless(not is_secret, f"takes {variable['name']} from a Secret: mount it as a file")
+    for source in container.get("envFrom", ()):
+        report.unless("secretRef" not in source, "takes variables from a Secret: mount it as files")
 
 
 def _check_context(report, context):

@@ -29,6 +29,12 @@ def check(report, container, programs):
     _check_drain(report, container, program)
 
 
+def check_secrets(report, container):
+    """Checks that no container, also of a store, has a password in its environment."""
+    for variable in container.secrets():
+        report.wrong(f"{variable} has a password: name a file")
+
+
 def check_schemes(report, container, program, every):
     """Checks that a caller uses https for those servers that have TLS, and only for these."""
     others = {one.name: one for one in every}
@@ -62,6 +68,8 @@ def _check_variables(report, container, program):
         if has_address and callee in STORES.values():
             owner = program.variables[variable].owner or container.name
             report.same(f"the user of {variable}", urlsplit(address).username, owner)
+            file = variable.removesuffix("URL") + "PASSWORD_FILE"
+            report.unless(file in container.environment, f"{file} is missing")
     for variable, callee, host, _ in container.addresses(program):
         report.unless(
             host == callee or "." in host, f"{variable} is the address of {host}, not of {callee}"

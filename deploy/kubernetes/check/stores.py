@@ -34,7 +34,8 @@ def laid_out(container, directory, port, declared_port):
 
     def replace(word):
         for path, place in sorted(places.items(), reverse=True):
-            word = re.sub(rf"^{re.escape(path)}(?=/|$)", place, word)
+            # Also in a command of a shell.
+            word = re.sub(rf"(?<!\S){re.escape(path)}(?=/|$)", place, word)
         return re.sub(rf"\b{declared_port}\b", str(port), word)
 
     probes = {
@@ -54,6 +55,8 @@ def redis(container, directory, port, is_cluster):
     if is_cluster:
         command += ["--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1"]
         command += ["--cluster-port", str(free_port())]
+    # The directory of the passwords is an argument of deploy/redis/start.
+    password = (container.file(f"{container.command[2]}/admin") or "").strip()
     environment = os.environ | container.environment
     with running(command, directory, env=environment) as process:
         def is_ready():
@@ -68,7 +71,8 @@ def redis(container, directory, port, is_cluster):
             redis_cli = ["redis-cli", "-p", str(port), "--user", "admin", "--raw", "cluster"]
             def cluster(*words):
                 return subprocess.run(
-                    [*redis_cli, *words], env=environment, capture_output=True, text=True
+                    [*redis_cli, *words], env=environment | {"REDISCLI_AUTH": password},
+                    capture_output=True, text=True,
                 ).stdout
             cluster("addslotsrange", "0", "16383")
             if not eventually(lambda: "cluster_state:ok" in cluster("info")):
@@ -82,7 +86,7 @@ class Database:
 
     def __init__(self, container, directory, port):
         self.container, self.directory, self.port = container, directory, port
-        self.password = container.environment["POSTGRES_PASSWORD"]
+        self.password = container.file(container.environment["POSTGRES_PASSWORD_FILE"]).strip()
         self.database = container.environment["POSTGRES_DB"]
         self.programs = _postgresql()
         # PostgreSQL does not run as root.
@@ -138,10 +142,18 @@ class Database:
             yield
 
     def _initialize(self):
+        passwords = self.container.environment["DATABASE_PASSWORDS"]
+        here = self.directory / "passwords"
+        here.mkdir()
+        for name, text in self.container.mounts[passwords].items():
+            (here / name).write_text(text)
         for name, text in sorted((self.container.mounts.get(INITIALIZATION) or {}).items()):
             file = self.directory / name
             file.write_text(text)
-            done = self._psql(self.database, "--set", "ON_ERROR_STOP=1", "--file", file)
+            done = self._psql(
+                self.database, "--set", "ON_ERROR_STOP=1", "--file", file,
+                environment={"DATABASE_PASSWORDS": str(here)},
+            )
             if done.returncode != 0:
                 raise Failed(f"{name}: {done.stderr}")
 
@@ -152,12 +164,12 @@ class Database:
     def _query(self, database, statement):
         return self._psql(database, "--command", statement).stdout.strip()
 
-    def _psql(self, database, *arguments):
+    def _psql(self, database, *arguments, environment=()):
         return subprocess.run(
             [self.programs / "psql", "--no-psqlrc", "--host", "127.0.0.1", "--port",
              str(self.port), "--username", "postgres", "--dbname", database, "--tuples-only",
              "--no-align", "--no-password", *arguments],
-            env=os.environ | self.container.environment | {"PGPASSWORD": self.password},
+            env=os.environ | {"PGPASSWORD": self.password} | dict(environment),
             capture_output=True, text=True,
         )
 

@@ -5,7 +5,7 @@ import re
 from overlay import containers, quantity
 from programs import COLOCATED
 from settings import check as check_settings
-from settings import check_schemes
+from settings import check_schemes, check_secrets
 
 # Minimum number of replicas by overlay.
 REPLICAS_MIN = {"production": 3, "colocated": 3}
@@ -21,6 +21,7 @@ def check(report, overlay, programs):
         with report.at(f"{workload['kind']}/{container.name}"):
             _check_workload(report, overlay, workload)
             _check_resources(report, workload["spec"]["template"]["spec"]["containers"][0])
+            check_secrets(report, container)
             if container.name in programs.servers:
                 check_settings(report, container, programs)
                 _check_probes(report, container, programs)

@@ -20,7 +20,7 @@ use crate::services::{Flags, Plan, SERVERS, Server};
 /// What each service must have for itself: there are no flags that set it for all.
 const EXCLUSIVE: [&str; 2] = ["listen", "database-url"];
 /// What the help also lists for each service.
-const LISTED: [&str; 3] = ["listen", "redis-url", "database-url"];
+const LISTED: [&str; 4] = ["listen", "redis-url", "redis-password-file", "database-url"];
 
 const PREFIX: &str = "MICROBLOG_";
 

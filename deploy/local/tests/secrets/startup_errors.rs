@@ -157,6 +157,30 @@ async fn invalid_key_files_are_not_printed() {
 }
 
 #[tokio::test]
+async fn redis_password_files_are_not_printed() {
+    let canaries = Canaries::new();
+    let redis = RedisServer::start().await;
+    let directory = tempfile::tempdir().unwrap();
+    let url = format!("redis://user@127.0.0.1:{}", redis.port());
+    let two = format!("redis://user:{}@127.0.0.1:1", canaries.make("the password of the URL"));
+    let mut cases = Cases { canaries: &canaries, cases: Vec::new() };
+    let secret = canaries.make("the password in a file");
+    for (name, text, url, expected) in [
+        ("wrong", secret.clone(), &url, "WRONGPASS"),
+        ("second", secret.clone(), &two, "--redis-password-file must not name another"),
+        ("long", secret.repeat(1000), &url, "long cannot be used: cannot read the file: larger"),
+        ("empty", "\n".to_owned(), &url, "empty cannot be used: it has no password"),
+    ] {
+        let file = private_file(directory.path(), name, &text);
+        let variables =
+            [("MICROBLOG_REDIS_URL", url.clone()), ("MICROBLOG_REDIS_PASSWORD_FILE", file)];
+        let variables = variables.map(|(name, value)| (name.to_owned(), value)).to_vec();
+        cases.cases.push(Case { service: "user", variables, expected });
+    }
+    cases.watch(&[("MICROBLOG_LOG", "trace".to_owned())]).await;
+}
+
+#[tokio::test]
 async fn sentinel_passwords_are_not_printed() {
     let canaries = Canaries::new();
     let sentinels = Sentinels::start().await;

@@ -31,8 +31,8 @@ pub trait Loader {
 /// A value that is rebuilt when its files change.
 ///
 /// Each use checks the files, once a second at most, unless [`HotReload::check_every`] sets another
-/// interval. If they are unusable, as in the middle of a renewal, the previous value stays, and the
-/// log has one warning.
+/// interval. [`HotReload::check_now`] checks them at once. If they are unusable, as in the middle of a
+/// renewal, the previous value stays, and the log has one warning.
 pub struct HotReload<L: Loader> {
     /// Name for log lines.
     name: &'static str,
@@ -93,10 +93,10 @@ impl<L: Loader> HotReload<L> {
         self.generation.load(Relaxed)
     }
 
-    fn reload_if_due(&self) {
-        if self.timer.is_due()
-            && let Err(error) = self.reload(&mut self.lock())
-        {
+    /// Checks the files now, whatever the interval: for rare uses that need the newest value, such
+    /// as a new connection.
+    pub fn check_now(&self) {
+        if let Err(error) = self.reload(&mut self.lock()) {
             let (error, problem) = (&error as &dyn Error, error.source());
             tracing::warn!(
                 files = self.name,
@@ -104,6 +104,12 @@ impl<L: Loader> HotReload<L> {
                 problem,
                 "cannot reload files, keeping the previous ones"
             );
+        }
+    }
+
+    fn reload_if_due(&self) {
+        if self.timer.is_due() {
+            self.check_now();
         }
     }
 
@@ -227,6 +233,15 @@ mod tests {
             number.timer.next.load(Relaxed) >= millis(CHECK_INTERVAL_MIN),
             "the next check is a period later"
         );
+    }
+
+    #[test]
+    fn files_are_checked_on_demand_within_the_interval() {
+        let (_alone, files, number) = number();
+        number.timer.next.store(u64::MAX, Relaxed);
+        files.write("number", "2");
+        number.check_now();
+        assert_eq!((*number.current(), number.generation()), (2, 1));
     }
 
     #[test]

@@ -1,12 +1,15 @@
-//! Files that change while the process runs: hot reload, text files, certificates and keys.
+//! Files that change while the process runs: hot reload, text files, passwords, certificates and
+//! keys.
 //! Knows neither servers nor Redis.
 
 mod hot_reload;
+mod password;
 mod pem;
 mod text_file;
 mod tls;
 
 pub use hot_reload::{HotReload, Loader};
+pub use password::password_file;
 pub use pem::{File, Identity, TlsError};
-pub use text_file::{TextFile, TextFileError};
+pub use text_file::{TextFile, TextFileError, UnusableText};
 pub use tls::{client_config, server_config};

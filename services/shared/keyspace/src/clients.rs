@@ -1,8 +1,9 @@
-//! Clients of the library for an address, with the current certificates. Does not connect.
+//! Clients of the library for an address, with the current certificates and password. Does not
+//! connect.
 
 use std::{sync::Arc, time::Duration};
 
-use microblog_files::{Loader, TlsError};
+use microblog_files::{Loader, TextFile, TlsError, UnusableText};
 use redis::{
     Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisConnectionInfo,
     RedisError, RedisResult, TlsCertificates,
@@ -21,12 +22,21 @@ const CLUSTER_RETRIES: u32 = 3;
 const CLUSTER_RETRY_WAIT_MIN_MS: u64 = 10;
 const CLUSTER_RETRY_WAIT_MAX_MS: u64 = 100;
 
-/// The address, credentials, timeout and certificate files of the clients.
+/// The address, credentials, timeout and files of the clients.
 pub(crate) struct ClientOptions {
     pub(crate) address: Address,
     pub(crate) sentinel_credentials: Credentials,
     pub(crate) timeout: Duration,
-    pub(crate) files: Option<Paths>,
+    pub(crate) certificates: Option<Paths>,
+    /// The file with the password, if the address has none.
+    pub(crate) password: Option<TextFile<String>>,
+}
+
+/// The contents of the files when they were read.
+#[derive(PartialEq, Eq)]
+pub(crate) struct Snapshot {
+    certificates: Option<Files>,
+    password: Option<String>,
 }
 
 /// A failure to create the clients.
@@ -35,28 +45,43 @@ pub(crate) enum ClientError {
     #[error(transparent)]
     Files(#[from] TlsError),
     #[error(transparent)]
+    Password(#[from] UnusableText),
+    #[error("the address has a password: --redis-password-file must not name another")]
+    TwoPasswords,
+    #[error(transparent)]
     Tls(#[from] certificates::ConfigError),
     #[error(transparent)]
     Library(#[from] RedisError),
 }
 
 impl Loader for ClientOptions {
-    type Snapshot = Option<Files>;
+    type Snapshot = Snapshot;
     type Value = Clients;
     type Error = ClientError;
 
     fn read(&self) -> Result<Self::Snapshot, ClientError> {
-        Ok(self.files.as_ref().map(Paths::read).transpose()?)
+        if self.password.is_some() && self.address.credentials.password.is_some() {
+            return Err(ClientError::TwoPasswords);
+        }
+        Ok(Snapshot {
+            certificates: self.certificates.as_ref().map(Paths::read).transpose()?,
+            password: self.password.as_ref().map(TextFile::read).transpose()?,
+        })
     }
 
     fn build(&self, files: &Self::Snapshot) -> Result<Clients, ClientError> {
-        let certificates = files.as_ref().map(Files::certificates).transpose()?;
+        let tls_files = files.certificates.as_ref();
+        let certificates = tls_files.map(Files::certificates).transpose()?;
         let tls = if self.address.tls {
-            Some(Arc::new(certificates::client_config(files.as_ref())?))
+            Some(Arc::new(certificates::client_config(tls_files)?))
         } else {
             None
         };
-        Ok(Clients::new(self, certificates, tls)?)
+        let mut credentials = self.address.credentials.clone();
+        if let Some((file, text)) = self.password.as_ref().zip(files.password.as_ref()) {
+            credentials.password = Some(file.build(text)?);
+        }
+        Ok(Clients::new(self, credentials, certificates, tls)?)
     }
 }
 
@@ -79,12 +104,13 @@ pub(crate) enum Kind {
 impl Clients {
     fn new(
         options: &ClientOptions,
+        credentials: Credentials,
         certificates: Option<TlsCertificates>,
         tls: Option<Arc<ClientConfig>>,
     ) -> RedisResult<Self> {
         let mut clients = Self {
             kind: Kind::Sentinel { sentinels: Vec::new(), master: String::new() },
-            credentials: options.address.credentials.clone(),
+            credentials,
             timeout: options.timeout,
             tls,
             certificates,

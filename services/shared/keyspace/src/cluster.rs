@@ -93,9 +93,9 @@ impl SlotMap {
 struct Library {
     /// Made by the first request.
     client: OnceCell<(ClusterConnection, ConnectionGuard)>,
-    /// The generation of its TLS certificates. The library reconnects with those that it was made
-    /// with.
-    certificates: u64,
+    /// The generation of its certificates and its password. The library reconnects with those that
+    /// it was made with.
+    files: u64,
 }
 
 impl Cluster {
@@ -397,12 +397,13 @@ impl Shared {
         Ok(reply.map_err(|_elapsed| Error::unavailable(TimedOut))??)
     }
 
-    /// Returns the library's client with the current certificates. Does not connect.
+    /// Returns the library's client with the current certificates and password. Does not connect.
+    /// Reads the files each time, since the library may reconnect in any request, and is used rarely.
     fn library(&self) -> Arc<Library> {
-        let certificates = self.options.endpoint.certificate_generation();
+        let files = self.options.endpoint.reload_files();
         let mut library = lock(&self.library);
-        if library.certificates != certificates {
-            *library = Arc::new(Library { certificates, ..Library::default() });
+        if library.files != files {
+            *library = Arc::new(Library { files, ..Library::default() });
         }
         library.clone()
     }

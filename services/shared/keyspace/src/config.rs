@@ -23,9 +23,10 @@ pub struct Config {
     /// Address of Redis: `redis://[user:password@]host:port[/database]`,
     /// `redis+sentinel://[user:password@]host:port,host:port/master-name` or
     /// `redis-cluster://[user:password@]host:port,host:port`; with `rediss` in place of `redis`
-    /// over TLS. User and password are percent-encoded and are those of the Redis nodes. Each node
-    /// of a cluster must announce its own host (`cluster-announce-ip`, or `-hostname` with
-    /// `cluster-preferred-endpoint-type hostname`): one that announces none is never ready.
+    /// over TLS. User and password are percent-encoded and are those of the Redis nodes; the password
+    /// may come from --redis-password-file instead. Each node of a cluster must announce its own host
+    /// (`cluster-announce-ip`, or `-hostname` with `cluster-preferred-endpoint-type hostname`): one
+    /// that announces none is never ready.
     #[arg(
         long,
         env = "MICROBLOG_REDIS_URL",
@@ -33,6 +34,12 @@ pub struct Config {
         hide_env_values = true
     )]
     pub redis_url: String,
+
+    /// File with the password of the user in --redis-url, in place of a password there: plain text,
+    /// not percent-encoded, without a newline at its end. It is read for each new connection, so that a
+    /// changed password needs no restart.
+    #[arg(long, env = "MICROBLOG_REDIS_PASSWORD_FILE")]
+    pub redis_password_file: Option<PathBuf>,
 
     /// Connections of the shared pool, for ordinary commands, per worker thread (and per primary of a
     /// cluster). Concurrent commands are pipelined on each of them: more connections mean more reads
@@ -101,6 +108,7 @@ impl Config {
     pub fn at(redis_url: impl Into<String>) -> Self {
         Self {
             redis_url: redis_url.into(),
+            redis_password_file: None,
             redis_connections: 1,
             redis_dedicated_connections: 32,
             redis_timeout_ms: TIMEOUT_MS,

@@ -33,8 +33,8 @@ pub(crate) struct DedicatedPools {
 /// The connections to one node.
 struct NodePool {
     pool: Pool,
-    /// The generation of their TLS certificates.
-    certificates: u64,
+    /// The generation of the certificates and the password with which it connects.
+    files: u64,
 }
 
 impl DedicatedPools {
@@ -50,16 +50,24 @@ impl DedicatedPools {
     ) -> Result<DedicatedConnection, Error> {
         let get = async {
             let endpoint = shared.endpoint();
-            // Read before connecting: otherwise old certificates could pass for reloaded ones.
-            let certificates = endpoint.certificate_generation();
-            let node = shared.server_of(key).await?;
-            let address = node.addr().to_string();
-            let connection = self.pool(&address, node, certificates, endpoint)?.get().await;
-            let connection = connection.map_err(|error| {
+            // Read before connecting: otherwise old files could pass for reloaded ones.
+            let mut files = endpoint.files_generation();
+            let connection = loop {
+                let node = shared.server_of(key).await?;
+                let address = node.addr().to_string();
+                let error = match self.pool(&address, node, files, endpoint)?.get().await {
+                    Ok(connection) => break connection,
+                    Err(error) => error,
+                };
                 self.remove_unused(&address);
-                shared.report_failure();
-                Error::unavailable(error)
-            })?;
+                // The pool connects with the password that it was made with.
+                let reloaded = endpoint.reload_files();
+                if reloaded == files {
+                    shared.report_failure();
+                    return Err(Error::unavailable(error));
+                }
+                files = reloaded;
+            };
             let _guard = self.metrics.count();
             Ok(DedicatedConnection { connection: Some(connection), shared: shared.clone(), _guard })
         };
@@ -70,18 +78,18 @@ impl DedicatedPools {
         &self,
         address: &str,
         node: ConnectionInfo,
-        certificates: u64,
+        files: u64,
         endpoint: &Endpoint,
     ) -> Result<Pool, Error> {
         let mut pools = self.pools();
-        // A pool with old certificates is replaced. It ends with its last connection.
-        if let Some(pool) = pools.get(address).filter(|pool| pool.certificates == certificates) {
+        // A pool with old files is replaced. It ends with its last connection.
+        if let Some(pool) = pools.get(address).filter(|pool| pool.files == files) {
             return Ok(pool.pool.clone());
         }
         let manager = Manager::new_with_config(node, endpoint.connection_config())?;
         let pool = Pool::builder(manager).max_size(self.size).build();
         let pool = pool.map_err(|error| Error::Config(error.into()))?;
-        pools.insert(address.to_owned(), NodePool { pool: pool.clone(), certificates });
+        pools.insert(address.to_owned(), NodePool { pool: pool.clone(), files });
         Ok(pool)
     }
 

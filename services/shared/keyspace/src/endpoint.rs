@@ -3,7 +3,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
-use microblog_files::HotReload;
+use microblog_files::{HotReload, password_file};
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError,
     RedisResult, aio::MultiplexedConnection,
@@ -25,7 +25,7 @@ const SENTINELS_WAIT: Duration = Duration::from_millis(50);
 
 /// Connects to an address.
 pub(crate) struct Endpoint {
-    /// With the current certificates, or the previous ones while the current ones are invalid.
+    /// With the current certificates and password, or the previous ones while a file is invalid.
     clients: HotReload<ClientOptions>,
     server: ServerAddress,
     /// Told of each connection before it is used.
@@ -45,9 +45,14 @@ impl Endpoint {
             user: config.redis_sentinel_user.clone(),
             password: config.redis_sentinel_password.clone(),
         };
-        let (timeout, files) = (config.timeout(), Paths::new(config));
-        let options = ClientOptions { address, sentinel_credentials, timeout, files };
-        let clients = HotReload::new("TLS with redis", options);
+        let options = ClientOptions {
+            address,
+            sentinel_credentials,
+            timeout: config.timeout(),
+            certificates: Paths::new(config),
+            password: config.redis_password_file.clone().map(password_file),
+        };
+        let clients = HotReload::new("redis", options);
         let clients = clients.map_err(|error| Error::Config(error.into()))?;
         Ok(Self { clients, server, states: config.partition_states.clone() })
     }
@@ -56,8 +61,15 @@ impl Endpoint {
         self.clients.loader()
     }
 
-    /// Returns the generation of the certificates, which changes when they are reloaded.
-    pub(crate) fn certificate_generation(&self) -> u64 {
+    /// Returns the generation of the certificates and the password, which changes when they are
+    /// reloaded. They are at most a second old.
+    pub(crate) fn files_generation(&self) -> u64 {
+        self.clients.generation()
+    }
+
+    /// Reads the certificates and the password now, and returns their generation.
+    pub(crate) fn reload_files(&self) -> u64 {
+        self.clients.check_now();
         self.clients.generation()
     }
 
@@ -116,6 +128,7 @@ impl Endpoint {
         on_push: Option<PushHandler>,
     ) -> BoxFuture<'a, RedisResult<Multiplexed>> {
         let connect = async move {
+            self.reload_files();
             let (server, generation) = match node {
                 Some(node) => (self.node(node)?, self.generation()),
                 None => self.current_primary().await?,

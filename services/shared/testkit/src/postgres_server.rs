@@ -157,10 +157,12 @@ impl PostgresServer {
 
     /// Creates the roles and schemas of the services, all with one password.
     pub fn create_roles(&self, password: &str) {
-        let mut psql = self.psql(&self.url());
+        let passwords = TempDir::with_prefix("microblog-passwords-").expect("make a directory");
         for service in RECORDED {
-            psql.env(format!("DATABASE_{}_PASSWORD", service.to_uppercase()), password);
+            fs::write(passwords.path().join(service), password).expect("write a password");
         }
+        let mut psql = self.psql(&self.url());
+        psql.env("DATABASE_PASSWORDS", passwords.path());
         let output = psql.args(["--file", ROLES]).output().expect("start psql");
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{ROLES}: {stderr}");

@@ -8,5 +8,5 @@ mod tls;
 
 pub use hot_reload::{HotReload, Loader};
 pub use pem::{File, Identity, TlsError};
-pub use text_file::{TextFile, TextFileError};
+pub use text_file::{TextFile, TextFileError, UnusableText};
 pub use tls::{client_config, server_config};

@@ -54,9 +54,9 @@ pub struct Config {
         value_parser = clap::value_parser!(u64).range(1..)
     )]
     pub database_timeout_ms: u64,
-    /// The most connections of each worker thread to the database for calls, and as many for jobs. A
-    /// process has up to threads × 2 × this number, the post service twice its number for jobs of one
-    /// thread more
+    /// The most connections of each worker thread to the database for calls, and as many for jobs. The
+    /// most of a process are threads × 2 × this number, and one for migrations; the post service has 2 ×
+    /// this number more
     #[arg(
         long,
         env = "MICROBLOG_DATABASE_CONNECTIONS",

@@ -18,9 +18,10 @@ use microblog_chassis::Config as Chassis;
 use crate::services::{Flags, Plan, SERVERS, Server};
 
 /// What each service must have for itself: there are no flags that set it for all.
-const EXCLUSIVE: [&str; 2] = ["listen", "database-url"];
+const EXCLUSIVE: [&str; 3] = ["listen", "database-url", "database-password-file"];
 /// What the help also lists for each service.
-const LISTED: [&str; 4] = ["listen", "redis-url", "redis-password-file", "database-url"];
+const LISTED: [&str; 5] =
+    ["listen", "redis-url", "redis-password-file", "database-url", "database-password-file"];
 
 const PREFIX: &str = "MICROBLOG_";
 

@@ -76,7 +76,7 @@ pub enum StartError {
     /// The Redis address is not valid.
     #[error("the store cannot be opened")]
     Store(#[from] keyspace::Error),
-    /// The archive address is not valid.
+    /// The archive address is not valid, or no service can use the database.
     #[error("the archive cannot be opened")]
     Archive(#[from] microblog_record::OpenError),
     /// The address of the timeline service is not valid.
@@ -93,6 +93,9 @@ pub async fn service(
 ) -> Result<Service, StartError> {
     let store = Store::open(config)?;
     let archive = Archive::open(&config.database)?;
+    if let Some(archive) = archive.as_ref().filter(|_| worker.is_first()) {
+        archive.database().check_at_start().await?;
+    }
     if let Some(file) = archive.as_ref().filter(|archive| archive.database().is_embedded()) {
         // Reads may arrive before the recorder migrates the database.
         if let Err(error) = file.migrate().await {

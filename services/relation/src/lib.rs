@@ -59,7 +59,7 @@ pub enum StartError {
     /// The Redis address is not valid.
     #[error("the store cannot be opened")]
     Store(#[from] keyspace::Error),
-    /// The address of the database is not valid.
+    /// The address of the database is not valid, or no service can use the database.
     #[error("the database cannot be opened")]
     Database(#[from] microblog_record::OpenError),
 }
@@ -69,6 +69,9 @@ pub async fn service(config: &Config, worker: Worker) -> Result<Service, StartEr
     let store = Store::open(config)?;
     let max_message_bytes = config.chassis.max_message_bytes;
     let database = Database::open(&config.database)?;
+    if let Some(database) = database.as_ref().filter(|_| worker.is_first()) {
+        database.check_at_start().await?;
+    }
     let recorder = database.map(|database| Arc::new(record::recorder(store.clone(), database)));
     let rpc = rpc::Rpc::new(store.clone(), recorder.clone());
     let rpc = Arc::new(RelationServiceGuard::new(rpc, CallAuthorizer));

@@ -76,7 +76,7 @@ pub enum StartError {
     /// The Redis address is not valid.
     #[error("the store cannot be opened")]
     Store(#[from] keyspace::Error),
-    /// The address of the database is not valid.
+    /// The address of the database is not valid, or no service can use the database.
     #[error("the database cannot be opened")]
     Database(#[from] microblog_record::OpenError),
     /// Passwords cannot be hashed.
@@ -92,6 +92,9 @@ pub async fn service(config: &Config, worker: Worker) -> Result<Service, StartEr
     let accounts =
         Accounts::new(store.clone(), hasher, config.session_ttl(), config.freed_name_hold());
     let database = Database::open(&config.database)?;
+    if let Some(database) = database.as_ref().filter(|_| worker.is_first()) {
+        database.check_at_start().await?;
+    }
     let recorder = database.map(|database| Arc::new(recorder(accounts.clone(), database)));
     config.durability.set_up(recorder.as_ref())?;
     let background = match worker.is_first() {

@@ -1,55 +1,102 @@
 //! Connection pools of a database, and their metrics, which follow OpenTelemetry's conventions
 //! (<https://opentelemetry.io/docs/specs/semconv/db/database-metrics/>). Observed on each
 //! collection.
+//!
+//! On PostgreSQL, each statement runs in a transaction, which begins with all settings that it needs:
+//! a pooler may give the next transaction another connection to the server, so nothing is set for a
+//! session. A transaction is of `READ WRITE`, which a standby refuses, also one that only reads.
 
 use std::{
     io,
     sync::{Arc, Mutex, Once, PoisonError, Weak},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
+use futures::{
+    TryFutureExt as _, TryStreamExt as _,
+    future::BoxFuture,
+    stream::{self, BoxStream},
+};
 use opentelemetry::{KeyValue, global, metrics::AsyncInstrument};
 use sqlx::{
-    AnyConnection, AnyPool, AssertSqlSafe, Connection as _, Executor as _, any::AnyPoolOptions,
+    Any, AnyConnection, AnyPool, AssertSqlSafe, Connection as _, Either, Execute, Executor,
+    SqlSafeStr as _, SqlStr, Transaction,
+    any::{AnyPoolOptions, AnyQueryResult, AnyRow, AnyStatement, AnyTypeInfo},
 };
 use tokio::time::timeout;
 
-use crate::sql;
+use crate::login::Login;
 
 /// The connection pools of a database.
 pub(crate) struct Pools {
     /// For calls: statements end within the read timeout.
-    pub(crate) reading: AnyPool,
+    pub(crate) reading: Connections,
     /// For jobs, and for reads of a whole snapshot.
-    pub(crate) writing: AnyPool,
+    pub(crate) writing: Connections,
 }
 
 impl Pools {
     /// Returns the pools of a database, each of up to `links` connections. Connects lazily.
     pub(crate) fn open(
-        url: &str,
+        login: &Arc<Login>,
         links: u32,
         read_timeout: Duration,
         write_timeout: Duration,
     ) -> Result<Self, sqlx::Error> {
-        let reading = pool(url, links, read_timeout, Some(read_timeout))?;
-        Ok(Self { reading, writing: pool(url, links, read_timeout, Some(write_timeout))? })
+        let pool = |statements| Connections::open(login, links, read_timeout, statements);
+        let reading = pool(Statements::Read(read_timeout))?;
+        Ok(Self { reading, writing: pool(Statements::Write(write_timeout))? })
+    }
+
+    /// Replaces all connections before their next use.
+    pub(crate) fn replace(&self) {
+        self.reading.inner.replaced.set();
+        self.writing.inner.replaced.set();
     }
 }
 
-// Returns a pool whose statements end within `limit`, if there is one.
-pub(crate) fn pool(
-    url: &str,
-    links: u32,
-    timeout: Duration,
-    limit: Option<Duration>,
-) -> Result<AnyPool, sqlx::Error> {
-    AnyPoolOptions::new()
-        .max_connections(links)
-        .acquire_timeout(timeout)
-        .after_connect(move |connection, _| Box::pin(prepare(connection, limit)))
-        .after_release(|connection, _| Box::pin(answer(connection)))
-        .connect_lazy(url)
+/// What the statements of a pool do, and how long each may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Statements {
+    /// They only read.
+    Read(Duration),
+    /// They read or write.
+    Write(Duration),
+    /// Migrations take as long as they take.
+    Migrate,
+}
+
+/// A pool of connections to a database, for statements and transactions.
+///
+/// Cheap to clone. A statement that is executed here is a transaction of its own.
+#[derive(Clone)]
+pub struct Connections {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    pool: AnyPool,
+    login: Arc<Login>,
+    /// How a transaction begins; `None` for SQLite.
+    begin: Option<String>,
+    /// Whether transactions end without COMMIT.
+    only_reads: bool,
+    replaced: Arc<Replaced>,
+}
+
+/// When all connections were to be replaced: those that are older are closed.
+#[derive(Default)]
+struct Replaced(Mutex<Option<Instant>>);
+
+impl Replaced {
+    fn set(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    fn is_current(&self, age: Duration) -> bool {
+        let replaced = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        replaced.is_none_or(|replaced| age < replaced.elapsed())
+    }
 }
 
 // WAL: readers do not wait for the writer, and writers queue. FULL: commits survive a crash of the
@@ -73,27 +120,219 @@ const IDLE_IN_TRANSACTION: Duration = Duration::from_secs(10);
 // without its connection.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 
-// PostgreSQL cancels statements that outlive their callers. It plans each execution: the plan that it
-// keeps for a repeated statement is for the size that its tables had. The first recording fills empty
-// tables, and read whole ones for each batch.
-async fn prepare(
-    connection: &mut AnyConnection,
-    limit: Option<Duration>,
-) -> Result<(), sqlx::Error> {
-    if connection.backend_name() == sql::SQLITE {
-        for setting in PRAGMAS {
-            let pragma = AssertSqlSafe(format!("PRAGMA {setting}"));
-            connection.execute(pragma).await?;
-        }
-        return Ok(());
+impl Connections {
+    /// Returns a pool. Connects lazily.
+    pub(crate) fn open(
+        login: &Arc<Login>,
+        links: u32,
+        timeout: Duration,
+        statements: Statements,
+    ) -> Result<Self, sqlx::Error> {
+        let replaced = Arc::new(Replaced::default());
+        let [acquired, released] = [(); 2].map(|()| replaced.clone());
+        let options = AnyPoolOptions::new()
+            .max_connections(links)
+            .acquire_timeout(timeout)
+            .after_release(move |connection, meta| {
+                let is_current = released.is_current(meta.age);
+                Box::pin(async move { Ok(is_current && answer(connection).await?) })
+            });
+        let options = match login.is_embedded() {
+            true => options.after_connect(|connection, _| Box::pin(prepare(connection))),
+            // BEGIN shows whether the connection answers.
+            false => options.test_before_acquire(false).before_acquire(move |_, meta| {
+                let is_current = acquired.is_current(meta.age);
+                Box::pin(async move { Ok(is_current) })
+            }),
+        };
+        let pool = options.connect_lazy_with(login.options().map_err(unusable)?);
+        let inner = Inner {
+            pool,
+            login: login.clone(),
+            begin: (!login.is_embedded()).then(|| begin(statements)),
+            only_reads: matches!(statements, Statements::Read(_)),
+            replaced,
+        };
+        Ok(Self { inner: Arc::new(inner) })
     }
-    let statements = format!(
-        "SET statement_timeout = {}; SET idle_in_transaction_session_timeout = {}; \
-         SET plan_cache_mode = force_custom_plan",
-        limit.unwrap_or_default().as_millis(),
+
+    /// Begins a transaction. SQLite has one that writes at a time, and begins it here: one that has read
+    /// before its first write could not wait for another writer.
+    pub async fn begin(&self) -> Result<Transaction<'static, Any>, sqlx::Error> {
+        self.begin_with("").await
+    }
+
+    /// Begins a transaction with further settings for PostgreSQL, each behind a semicolon.
+    pub async fn begin_with(
+        &self,
+        settings: &str,
+    ) -> Result<Transaction<'static, Any>, sqlx::Error> {
+        let inner = &*self.inner;
+        let Some(begin) = &inner.begin else {
+            return inner.pool.begin_with("BEGIN IMMEDIATE").await;
+        };
+        let begin = AssertSqlSafe(format!("{begin}{settings}")).into_sql_str();
+        let error = match inner.try_begin(begin.clone()).await? {
+            Ok(transaction) => return Ok(transaction),
+            Err(error) => error,
+        };
+        // A connection may have ended since its last use, and its server may be a standby by now. So may
+        // the others. A connection that has begun, and failed then, would stay in its transaction.
+        tracing::debug!(%error, "connections to the database replaced");
+        inner.replaced.set();
+        inner.try_begin(begin).await?.inspect_err(|_| inner.replaced.set())
+    }
+
+    /// Returns how many connections there are.
+    pub fn size(&self) -> u32 {
+        self.inner.pool.size()
+    }
+
+    /// Returns how many connections there may be.
+    pub(crate) fn size_max(&self) -> u32 {
+        self.inner.pool.options().get_max_connections()
+    }
+
+    /// Closes all connections.
+    pub(crate) async fn close(&self) {
+        self.inner.pool.close().await;
+    }
+}
+
+impl Inner {
+    // The outer error is one of connecting.
+    async fn try_begin(
+        &self,
+        begin: SqlStr,
+    ) -> Result<Result<Transaction<'static, Any>, sqlx::Error>, sqlx::Error> {
+        self.use_present_password()?;
+        let connection = self.pool.acquire().await?;
+        Ok(Transaction::begin(connection, Some(begin)).await)
+    }
+
+    // The pool connects with what it was last given.
+    fn use_present_password(&self) -> Result<(), sqlx::Error> {
+        if self.login.has_password_file() {
+            self.pool.set_connect_options(self.login.options().map_err(unusable)?);
+        }
+        Ok(())
+    }
+
+    async fn end(&self, transaction: Transaction<'static, Any>) -> Result<(), sqlx::Error> {
+        if self.only_reads {
+            // The pool rolls it back, and the caller does not wait for that.
+            drop(transaction);
+            return Ok(());
+        }
+        transaction.commit().await
+    }
+}
+
+/// Returns how a transaction of PostgreSQL begins. What a role or a server has as its defaults does not
+/// hold in it. PostgreSQL cancels statements that outlive their callers. It plans each execution: the
+/// plan that it keeps for a repeated statement is for the size that its tables had. The first recording
+/// fills empty tables, and read whole ones for each batch. A commit is durable on the primary at least,
+/// and where the server has more, such as `remote_apply`, that stays. PostgreSQL knows
+/// `transaction_timeout` from version 17 on.
+fn begin(statements: Statements) -> String {
+    let limit = match statements {
+        Statements::Read(limit) | Statements::Write(limit) => limit,
+        Statements::Migrate => Duration::ZERO,
+    };
+    let synchronous_commit = match statements {
+        Statements::Read(_) => "",
+        Statements::Write(_) | Statements::Migrate => {
+            ", CASE WHEN current_setting('synchronous_commit') IN ('off', 'local', 'remote_write') \
+             THEN set_config('synchronous_commit', 'on', true) END"
+        }
+    };
+    // A standby has refused by then.
+    let only_reads = match statements {
+        Statements::Read(_) => "; SET TRANSACTION READ ONLY",
+        Statements::Write(_) | Statements::Migrate => "",
+    };
+    format!(
+        "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL statement_timeout = {}; \
+         SET LOCAL idle_in_transaction_session_timeout = {}; SET LOCAL lock_timeout = 0; \
+         SET LOCAL plan_cache_mode = force_custom_plan; \
+         SELECT CASE WHEN current_setting('transaction_timeout', true) <> '0' \
+         THEN set_config('transaction_timeout', '0', true) END{synchronous_commit}{only_reads}",
+        limit.as_millis(),
         IDLE_IN_TRANSACTION.as_millis()
-    );
-    connection.execute(AssertSqlSafe(statements)).await?;
+    )
+}
+
+fn unusable(error: impl std::error::Error + Send + Sync + 'static) -> sqlx::Error {
+    sqlx::Error::Io(io::Error::other(error))
+}
+
+type Step = Either<AnyQueryResult, AnyRow>;
+
+impl<'c> Executor<'c> for &'_ Connections {
+    type Database = Any;
+
+    fn fetch_many<'e, 'q: 'e, E>(self, query: E) -> BoxStream<'e, Result<Step, sqlx::Error>>
+    where
+        'c: 'e,
+        E: 'q + Execute<'q, Any>,
+    {
+        let inner = self.inner.clone();
+        let steps = async move {
+            if inner.begin.is_none() {
+                return inner.pool.fetch_many(query).try_collect::<Vec<_>>().await;
+            }
+            let mut transaction = Connections { inner: inner.clone() }.begin().await?;
+            let steps = transaction.fetch_many(query).try_collect::<Vec<_>>().await?;
+            inner.end(transaction).await?;
+            Ok(steps)
+        };
+        let steps = steps.map_ok(|steps| stream::iter(steps.into_iter().map(Ok)));
+        Box::pin(steps.try_flatten_stream())
+    }
+
+    fn fetch_optional<'e, 'q: 'e, E>(
+        self,
+        query: E,
+    ) -> BoxFuture<'e, Result<Option<AnyRow>, sqlx::Error>>
+    where
+        'c: 'e,
+        E: 'q + Execute<'q, Any>,
+    {
+        let inner = self.inner.clone();
+        Box::pin(async move {
+            if inner.begin.is_none() {
+                return inner.pool.fetch_optional(query).await;
+            }
+            let mut transaction = Connections { inner: inner.clone() }.begin().await?;
+            let row = transaction.fetch_optional(query).await?;
+            inner.end(transaction).await?;
+            Ok(row)
+        })
+    }
+
+    fn prepare_with<'e>(
+        self,
+        sql: SqlStr,
+        parameters: &'e [AnyTypeInfo],
+    ) -> BoxFuture<'e, Result<AnyStatement, sqlx::Error>>
+    where
+        'c: 'e,
+    {
+        (&self.inner.pool).prepare_with(sql, parameters)
+    }
+}
+
+impl std::fmt::Debug for Connections {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Connections").field("size", &self.size()).finish_non_exhaustive()
+    }
+}
+
+async fn prepare(connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
+    for setting in PRAGMAS {
+        let pragma = AssertSqlSafe(format!("PRAGMA {setting}"));
+        connection.execute(pragma).await?;
+    }
     Ok(())
 }
 
@@ -106,7 +345,6 @@ async fn answer(connection: &mut AnyConnection) -> Result<bool, sqlx::Error> {
         Err(_elapsed) => Err(sqlx::Error::Io(io::ErrorKind::TimedOut.into())),
     }
 }
-
 /// The pools of all workers of the process; their metrics are summed.
 static POOLS: Mutex<Vec<Weak<Pools>>> = Mutex::new(Vec::new());
 
@@ -137,11 +375,11 @@ fn count(observer: &dyn AsyncInstrument<i64>) {
 fn count_of<'a>(
     observer: &dyn AsyncInstrument<i64>,
     name: &'static str,
-    pools: impl Iterator<Item = &'a AnyPool>,
+    pools: impl Iterator<Item = &'a Connections>,
 ) {
     let (mut idle, mut used) = (0, 0);
     for pool in pools {
-        let (all, resting) = (i64::from(pool.size()), pool.num_idle() as i64);
+        let (all, resting) = (i64::from(pool.size()), pool.inner.pool.num_idle() as i64);
         idle += resting;
         // The two values are not read atomically.
         used += (all - resting).max(0);

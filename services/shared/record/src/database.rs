@@ -4,27 +4,37 @@ use std::{future, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use sqlx::{
-    Any, AnyPool, AssertSqlSafe, SqlSafeStr as _, Transaction,
+    Any, AssertSqlSafe, Executor as _, SqlSafeStr as _, Transaction,
     migrate::{self, MigrationType, Migrator},
 };
 use tokio::{
-    sync::Mutex,
+    sync::{Mutex, OnceCell},
     time::{Instant, sleep, timeout},
 };
 
 use crate::{
     Config, Error, OpenError, RecordError,
     circuit_breaker::CircuitBreaker,
-    connections::{self, Pools, pool},
+    connections::{self, Connections, Pools, Statements},
+    login::Login,
     operation::Operations,
+    start_check,
 };
 
 /// The timeout of a write transaction, which may hold a post with a million likes.
 pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Begins a transaction of PostgreSQL that waits for each lock for 1.5 seconds: longer than the server
-/// takes to find a deadlock (`deadlock_timeout`), which is another error, and shorter than a call waits.
-const BEGIN_WITH_LOCK_TIMEOUT: &str = "BEGIN; SET LOCAL lock_timeout = '1500ms'";
+/// How long a transaction of PostgreSQL waits for each lock: longer than the server takes to find a
+/// deadlock (`deadlock_timeout`), which is another error, and shorter than a call waits.
+const LOCK_TIMEOUT: &str = "; SET LOCAL lock_timeout = '1500ms'";
+
+/// The timeout of the check of a database. Longer than that of a read, so that one that is slow is not
+/// taken for unavailable. A connection that cannot be made takes no longer than for a read.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Serializes the migrations of all processes with PostgreSQL. Until the end of the transaction: a lock of
+/// the session, as sqlx takes it, stays with a connection that a pooler gives to another client.
+const LOCK_MIGRATIONS: &str = "SELECT pg_advisory_xact_lock(7883959205588559725)";
 
 /// How often PostgreSQL is asked during a migration whether it still answers.
 const PROBE_PERIOD: Duration = Duration::from_secs(5);
@@ -47,8 +57,10 @@ pub struct Database {
 }
 
 struct Inner {
-    url: String,
+    login: Arc<Login>,
     pools: Arc<Pools>,
+    /// Initialized once PostgreSQL has passed the check.
+    checked: OnceCell<()>,
     timeout: Duration,
     breaker: CircuitBreaker,
     operations: Operations,
@@ -57,19 +69,49 @@ struct Inner {
 
 impl Database {
     /// Opens the database of a service. Connects lazily: it may be unavailable. Returns `None` if
-    /// none is configured.
+    /// none is configured. [`Self::check`] follows before the service serves.
     pub fn open(config: &Config) -> Result<Option<Self>, OpenError> {
-        let Some(url) = config.url()? else { return Ok(None) };
+        let Some(login) = config.login()? else { return Ok(None) };
+        let login = Arc::new(login);
         sqlx::any::install_default_drivers();
         let timeout = Duration::from_millis(config.database_timeout_ms);
-        let pools = Pools::open(&url, config.database_connections, timeout, WRITE_TIMEOUT)
+        let pools = Pools::open(&login, config.database_connections, timeout, WRITE_TIMEOUT)
             .map_err(OpenError::Address)?;
         let pools = Arc::new(pools);
         connections::observe(&pools);
-        let (breaker, operations) = (CircuitBreaker::new(timeout), Operations::new(&url));
+        let (breaker, operations) = (CircuitBreaker::new(timeout), Operations::new(login.url()));
         let change_feed_retention = Duration::from_secs(u64::from(config.change_feed_hours) * 3600);
-        let inner = Inner { url, pools, timeout, breaker, operations, change_feed_retention };
+        let checked = OnceCell::new();
+        let inner =
+            Inner { login, pools, checked, timeout, breaker, operations, change_feed_retention };
         Ok(Some(Self { inner: Arc::new(inner) }))
+    }
+
+    /// Checks, once, that a service can use the database: the encoding, that a second connection waits
+    /// for a lock, that a statement sees what was committed before it, and that the role may write.
+    pub async fn check(&self) -> Result<(), Error> {
+        let check = async || {
+            if self.is_embedded() {
+                return Ok(());
+            }
+            let check = start_check::check(self);
+            Ok(self.within(CHECK_TIMEOUT, "CHECK", check).await??)
+        };
+        self.inner.checked.get_or_try_init(check).await.copied()
+    }
+
+    /// Checks the database before its service serves. Succeeds if it is unavailable: the check is made
+    /// before the migrations then.
+    pub async fn check_at_start(&self) -> Result<(), OpenError> {
+        match self.check().await {
+            Ok(()) => Ok(()),
+            Err(Error::Unusable(reason)) => Err(reason.into()),
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(error, "database unavailable at start");
+                Ok(())
+            }
+        }
     }
 
     /// Returns the timeout of a read.
@@ -84,27 +126,27 @@ impl Database {
 
     /// Returns the most connections for writes.
     pub(crate) fn connections(&self) -> usize {
-        self.inner.pools.writing.options().get_max_connections() as usize
+        self.inner.pools.writing.size_max() as usize
     }
 
     /// Returns whether the database is a file of this process (SQLite).
     pub fn is_embedded(&self) -> bool {
-        self.inner.url.starts_with("sqlite:")
+        self.inner.login.is_embedded()
     }
 
-    /// Returns the connections for the reads of calls.
-    pub fn readers(&self) -> &AnyPool {
+    /// Returns the connections for the reads of calls, which cannot write.
+    pub fn readers(&self) -> &Connections {
         &self.inner.pools.reading
     }
 
     /// Returns the connections for writes, and for long reads.
-    pub fn writers(&self) -> &AnyPool {
+    pub fn writers(&self) -> &Connections {
         &self.inner.pools.writing
     }
 
-    /// Creates or upgrades the tables. Any number of threads and processes may call it at once:
-    /// PostgreSQL serializes them; SQLite may reject all processes but one. Fails if another version
-    /// has applied other ones. A migration may take longer than a write, as for an index of a big
+    /// Creates or upgrades the tables, all or none. Any number of threads and processes may call it at
+    /// once: the database serializes them. Fails if another version has applied other ones, or if the
+    /// database does not pass [`Self::check`]. A migration may take longer than a write, as for an index of a big
     /// table: the call then fails, and the migration goes on.
     pub async fn migrate(&self, migrations: &[Migration]) -> Result<(), Error> {
         let migration = |&(number, name, statements): &Migration| {
@@ -116,7 +158,9 @@ impl Database {
             let statements = AssertSqlSafe(statements).into_sql_str();
             migrate::Migration::new(number, name.into(), MigrationType::Simple, statements, false)
         };
-        let migrator = Migrator::with_migrations(migrations.iter().map(migration).collect());
+        self.check().await?;
+        let mut migrator = Migrator::with_migrations(migrations.iter().map(migration).collect());
+        migrator.set_locking(false);
         let database = self.clone();
         self.write("CREATE", async move {
             let turn = MIGRATION_LOCK.lock().await;
@@ -130,13 +174,25 @@ impl Database {
     }
 
     async fn apply(&self, migrator: Migrator) -> Result<(), sqlx::Error> {
-        // A dedicated connection, which is always closed: it releases the migration lock.
-        let pool = pool(&self.inner.url, 1, self.inner.timeout, None)?;
+        // A connection without a limit on the time of a statement.
+        let links = 1;
+        let timeout = self.inner.timeout;
+        let connections =
+            Connections::open(&self.inner.login, links, timeout, Statements::Migrate)?;
+        let run = async {
+            let mut transaction = connections.begin().await?;
+            if !self.is_embedded() {
+                transaction.execute(LOCK_MIGRATIONS).await?;
+            }
+            let done = migrator.run_direct(None, &mut *transaction, false).await;
+            done.map_err(|error| sqlx::Error::Migrate(error.into()))?;
+            transaction.commit().await
+        };
         let done = tokio::select! {
-            done = migrator.run(&pool) => done.map_err(|error| sqlx::Error::Migrate(error.into())),
+            done = run => done,
             () = self.until_silent() => Err(sqlx::Error::PoolTimedOut),
         };
-        pool.close().await;
+        connections.close().await;
         done
     }
 
@@ -215,27 +271,30 @@ impl Database {
             let operation = self.inner.operations.begin(summary);
             let done = tokio::time::timeout(WRITE_TIMEOUT, work).await;
             let done = done.unwrap_or_else(|_| Err(Error::timed_out().into()));
-            operation.end(done.as_ref().err().and_then(RecordError::of_database));
+            let error = done.as_ref().err().and_then(RecordError::of_database);
+            self.note(error);
+            operation.end(error);
             done
         })
     }
 
-    /// Begins a write transaction. SQLite has one at a time, and begins it here: one that has read
-    /// before its first write could not wait for another writer.
+    /// Begins a write transaction, at READ COMMITTED. SQLite has one at a time.
     pub async fn begin(&self) -> Result<Transaction<'static, Any>, sqlx::Error> {
-        match self.is_embedded() {
-            true => self.writers().begin_with("BEGIN IMMEDIATE").await,
-            false => self.writers().begin().await,
-        }
+        self.writers().begin().await
     }
 
     /// Begins a write transaction that fails with [`Error::Locked`] if a lock is not free within 1.5
     /// seconds. For those with locks of several partitions: a recovery may have one of them for minutes,
     /// and meanwhile the transaction would keep the others.
     pub async fn begin_with_lock_timeout(&self) -> Result<Transaction<'static, Any>, sqlx::Error> {
-        match self.is_embedded() {
-            true => self.begin().await,
-            false => self.writers().begin_with(BEGIN_WITH_LOCK_TIMEOUT).await,
+        self.writers().begin_with(LOCK_TIMEOUT).await
+    }
+
+    // No connection stays at a server that only reads: the address of the database may be another one's
+    // by now.
+    fn note(&self, error: Option<&Error>) {
+        if error.is_some_and(Error::is_read_only) {
+            self.inner.pools.replace();
         }
     }
 
@@ -249,6 +308,7 @@ impl Database {
             let operation = self.inner.operations.begin(summary);
             let done = tokio::time::timeout(limit, work).await;
             let done = done.map_err(|_| Error::timed_out()).and_then(|done| Ok(done?));
+            self.note(done.as_ref().err());
             operation.end(done.as_ref().err());
             done
         })

@@ -3,11 +3,18 @@
 use std::borrow::Cow;
 
 use microblog_domain::Partition;
+use microblog_files::UnusableText;
 use microblog_keyspace as keyspace;
 use sqlx::{error::DatabaseError, migrate::MigrateError};
 
+use crate::{login::LoginError, start_check::Unusable};
+
 /// PostgreSQL's error code of a lock that was not free in time (`lock_not_available`).
 const LOCKED: &str = "55P03";
+
+/// PostgreSQL's error codes of a write at a server that only reads: of a statement
+/// (`read_only_sql_transaction`), and of a BEGIN with READ WRITE at a standby (`feature_not_supported`).
+const READ_ONLY: [&str; 2] = ["25006", "0A000"];
 
 /// Why a database cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -33,9 +40,36 @@ pub enum OpenError {
     /// Writes cannot wait for a record that there is none of.
     #[error("--durability needs --database-url, unless it is `local`")]
     Durability,
+    /// Each statement would leave a prepared one behind at the server, without an end.
+    #[error(
+        "the database's address has statement-cache-capacity=0, with which the driver prepares a \
+         statement for each query and never closes it: leave the parameter out"
+    )]
+    NoStatementCache,
+    /// The password is given twice.
+    #[error("--database-password-file and a password in --database-url: give one of them")]
+    TwoPasswords,
+    /// SQLite has no passwords.
+    #[error("--database-password-file is for PostgreSQL, and --database-url is not")]
+    NoPassword,
+    /// The file with the password is unreadable or empty.
+    #[error("the password of the database is unknown")]
+    PasswordFile(#[source] UnusableText),
+    /// The database is not one that a service can use.
+    #[error("the database is not usable")]
+    Unusable(#[from] Unusable),
     /// The driver rejects the URL.
     #[error("the database's address is not valid")]
     Address(#[source] sqlx::Error),
+}
+
+impl From<LoginError> for OpenError {
+    fn from(error: LoginError) -> Self {
+        match error {
+            LoginError::Password(error) => Self::PasswordFile(error),
+            LoginError::Address(error) => Self::Address(error),
+        }
+    }
 }
 
 /// Why an operation of a database failed.
@@ -59,6 +93,9 @@ pub enum Error {
          version, or differs. Run the version that applied it, or a newer one"
     )]
     OtherVersion(i64),
+    /// The database is not one that a service can use.
+    #[error("the database is not usable")]
+    Unusable(#[from] Unusable),
     /// A stored value is malformed.
     #[error("malformed value in the database: {0}")]
     Malformed(&'static str),
@@ -77,16 +114,17 @@ impl Error {
                 code(error)
             }
             Self::Unavailable(None) | Self::Missing => None,
-            Self::OtherVersion(_) | Self::Malformed(_) => None,
+            Self::OtherVersion(_) | Self::Unusable(_) | Self::Malformed(_) => None,
         }
     }
 
-    /// Returns the value of `error.type`: the database's code, or `timeout`, `unavailable` or
-    /// `malformed`.
+    /// Returns the value of `error.type`: the database's code, or `timeout`, `unavailable`, `unusable`
+    /// or `malformed`.
     pub(crate) fn error_type(&self) -> Cow<'_, str> {
         let other = match self {
             Self::Unavailable(None | Some(sqlx::Error::PoolTimedOut)) => "timeout",
             Self::Unavailable(_) | Self::Locked(_) | Self::Missing => "unavailable",
+            Self::Unusable(_) => "unusable",
             Self::Failed(_) | Self::OtherVersion(_) | Self::Malformed(_) => "malformed",
         };
         self.database_code().unwrap_or(other.into())
@@ -95,6 +133,11 @@ impl Error {
     /// Returns whether PostgreSQL has stopped the transaction for another one, in a deadlock.
     pub(crate) fn is_conflict(&self) -> bool {
         self.database_code().is_some_and(|code| code == "40P01")
+    }
+
+    /// Returns whether the server only reads: it is a standby, or was made one.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.database_code().is_some_and(|code| READ_ONLY.contains(&&*code))
     }
 
     /// Returns whether an immediate retry is pointless: the database is unavailable.
@@ -112,7 +155,7 @@ impl From<sqlx::Error> for Error {
         {
             return Self::OtherVersion(number);
         }
-        if matches!(&error, E::Database(error) if error.code().is_some_and(|code| code == LOCKED)) {
+        if matches!(error, E::Database(_)) && is_locked(&error) {
             return Self::Locked(error);
         }
         let is_fault = match &error {
@@ -198,6 +241,22 @@ impl From<sqlx::Error> for RecordError {
     }
 }
 
+/// Returns whether the server only reads: it is a standby, or was made one.
+pub(crate) fn is_read_only(error: &sqlx::Error) -> bool {
+    code(error).is_some_and(|code| READ_ONLY.contains(&&*code))
+}
+
+/// Returns whether a role lacks the rights for a statement, or has no schema (`insufficient_privilege`,
+/// `invalid_schema_name`).
+pub(crate) fn is_denied(error: &sqlx::Error) -> bool {
+    code(error).is_some_and(|code| ["42501", "3F000"].contains(&&*code))
+}
+
+/// Returns whether a lock was not free in time.
+pub(crate) fn is_locked(error: &sqlx::Error) -> bool {
+    code(error).is_some_and(|code| code == LOCKED)
+}
+
 fn code(error: &sqlx::Error) -> Option<Cow<'_, str>> {
     use MigrateError as M;
     match error {
@@ -213,7 +272,7 @@ fn code(error: &sqlx::Error) -> Option<Cow<'_, str>> {
 /// Returns whether a database rejected a faulty statement or value, rather than failing in its
 /// current state: full, read-only, starting up, shutting down, without tables, or locked by another
 /// writer.
-fn is_fault(error: &dyn DatabaseError) -> bool {
+pub(crate) fn is_fault(error: &dyn DatabaseError) -> bool {
     let code = error.code().unwrap_or_default();
     if code.len() == 5 {
         // PostgreSQL's classes: data exception, integrity constraint violation, syntax error or

@@ -9,12 +9,10 @@ use std::{
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use microblog_record::{
     Database,
-    sql::{SQLITE, number, read},
+    sql::{SQLITE, number, read as read_number},
 };
 use sha2::{Digest as _, Sha256};
-use sqlx::{
-    Any, AnyConnection, AssertSqlSafe, Executor as _, Row as _, any::AnyRow, pool::PoolConnection,
-};
+use sqlx::{Any, AnyConnection, AssertSqlSafe, Row as _, any::AnyRow};
 use tokio::time::timeout;
 
 use crate::{
@@ -25,13 +23,10 @@ use crate::{
 /// How long a commit may take: longer than a disk that is busy, shorter than a caller waits.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// PostgreSQL. A lock is waited for, and a silent client keeps its own, for a second at most; the
-/// commit is on disk before it is acknowledged, or on a standby if the server demands that.
-const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
-    SET LOCAL lock_timeout = 1000; SET LOCAL idle_in_transaction_session_timeout = 1000; \
-    SET LOCAL statement_timeout = 5000; SET LOCAL standard_conforming_strings = on; \
-    SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') \
-    WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true); ";
+/// Of PostgreSQL: a lock is waited for, and a silent client keeps its own, for a second at most.
+const SETTINGS: &str = "; SET LOCAL lock_timeout = 1000; \
+    SET LOCAL idle_in_transaction_session_timeout = 1000; SET LOCAL statement_timeout = 5000; \
+    SET LOCAL standard_conforming_strings = on";
 
 /// PostgreSQL: the parts of the history, and the time in milliseconds. Fails on a standby.
 pub const HISTORY: &str = "(SELECT system_identifier::text FROM pg_control_system()), \
@@ -39,10 +34,9 @@ pub const HISTORY: &str = "(SELECT system_identifier::text FROM pg_control_syste
     (SELECT random FROM history), \
     (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
-/// A write transaction. Closes its connection if it is dropped before its end.
+/// A write transaction. Rolled back if it is dropped before its end.
 pub struct Transaction {
-    connection: PoolConnection<Any>,
-    has_ended: bool,
+    inner: sqlx::Transaction<'static, Any>,
     history: History,
     now_ms: u64,
 }
@@ -59,32 +53,25 @@ pub(crate) enum CommitError {
 impl Transaction {
     /// Begins a transaction. SQLite has one at a time.
     pub(crate) async fn begin(database: &Database) -> Result<Self, sqlx::Error> {
-        let mut this = Self {
-            connection: database.writers().acquire().await?,
-            has_ended: false,
-            history: History(String::new()),
-            now_ms: 0,
-        };
-        (this.history, this.now_ms) = if this.is_sqlite() {
-            this.connection().execute("BEGIN IMMEDIATE").await?;
+        let mut inner = database.writers().begin_with(SETTINGS).await?;
+        let (history, now_ms) = if database.is_embedded() {
             (sqlite_history(), now_ms())
         } else {
-            let begin = AssertSqlSafe(format!("{BEGIN}SELECT {HISTORY}"));
-            let rows = sqlx::raw_sql(begin).fetch_all(this.connection()).await?;
-            let row = rows.last().ok_or(sqlx::Error::RowNotFound)?;
-            (postgres_history(row, 0)?, read(row, 3)?)
+            let read = sqlx::query(AssertSqlSafe(format!("SELECT {HISTORY}")));
+            let row = read.fetch_one(&mut *inner).await?;
+            (postgres_history(&row, 0)?, read_number(&row, 3)?)
         };
-        Ok(this)
+        Ok(Self { inner, history, now_ms })
     }
 
     /// Returns the connection, for the statements of the transaction.
     pub fn connection(&mut self) -> &mut AnyConnection {
-        &mut self.connection
+        &mut self.inner
     }
 
     /// Returns whether the statements are SQLite's, not PostgreSQL's.
-    pub fn is_sqlite(&mut self) -> bool {
-        self.connection().backend_name() == SQLITE
+    pub fn is_sqlite(&self) -> bool {
+        self.inner.backend_name() == SQLITE
     }
 
     /// Returns the history of the database.
@@ -97,44 +84,24 @@ impl Transaction {
         self.now_ms
     }
 
-    /// Appends rows to the feed, and commits: all in one message.
+    /// Appends rows to the feed, and commits. The lock on the feed, the rows and the commit are one
+    /// message, so that the lock is held no longer than the commit takes.
     pub(crate) async fn commit(mut self, rows: &[FeedRow]) -> Result<(), CommitError> {
-        let mut text = String::new();
-        if !rows.is_empty() {
-            if !self.is_sqlite() {
-                text = format!("SELECT pg_advisory_xact_lock({}); ", feed::LOCK);
+        let append = feed::append(rows, self.now_ms).map_err(CommitError::Aborted)?;
+        let commit = async {
+            if self.is_sqlite() {
+                sqlx::raw_sql(AssertSqlSafe(append)).execute(self.connection()).await?;
+                return self.inner.commit().await;
             }
-            text += &feed::append(rows, self.now_ms).map_err(CommitError::Aborted)?;
-            text += "; ";
-        }
-        text += "COMMIT";
-        let commit = sqlx::raw_sql(AssertSqlSafe(text)).execute(self.connection());
+            let text = format!("SELECT pg_advisory_xact_lock({}); {append}; COMMIT", feed::LOCK);
+            // What the pool then rolls back is no transaction any more.
+            sqlx::raw_sql(AssertSqlSafe(text)).execute(self.connection()).await.map(drop)
+        };
         match timeout(COMMIT_TIMEOUT, commit).await {
-            Ok(Ok(_)) => {
-                self.has_ended = true;
-                Ok(())
-            }
-            Ok(Err(error)) if is_answer(&error) => {
-                self.roll_back().await;
-                Err(CommitError::Aborted(error))
-            }
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) if is_answer(&error) => Err(CommitError::Aborted(error)),
             Ok(Err(error)) => Err(CommitError::Unknown(Some(error))),
             Err(_elapsed) => Err(CommitError::Unknown(None)),
-        }
-    }
-
-    /// Ends the transaction without an effect.
-    pub(crate) async fn roll_back(mut self) {
-        let ended = timeout(COMMIT_TIMEOUT, self.connection().execute("ROLLBACK")).await;
-        // Else the connection is closed, which rolls back as well.
-        self.has_ended = matches!(ended, Ok(Ok(_)));
-    }
-}
-
-impl Drop for Transaction {
-    fn drop(&mut self) {
-        if !self.has_ended {
-            self.connection.close_on_drop();
         }
     }
 }

@@ -165,18 +165,13 @@ impl<G: Group> Work<G> {
         let mut transaction = begun.map_err(|error| failure(error, calls.len()))?;
         let decided = match self.group.run(&mut transaction, calls).await {
             Ok(decided) => decided,
-            Err(error) => {
-                // What cannot write any more is closed.
-                if is_answer(&error) && scope(&error) != Scope::All {
-                    transaction.roll_back().await;
-                }
-                return Err(failure(error, calls.len()));
-            }
+            Err(error) => return Err(failure(error, calls.len())),
         };
         let Decided { outcomes, changes, feed } = decided;
-        if feed.is_empty() {
-            transaction.roll_back().await;
-        } else if let Err(error) = transaction.commit(&feed).await {
+        // Without a change, nothing was written.
+        if !feed.is_empty()
+            && let Err(error) = transaction.commit(&feed).await
+        {
             return Err(match error {
                 CommitError::Aborted(error) => failure(error, calls.len()),
                 CommitError::Unknown(error) => {

@@ -78,6 +78,12 @@ impl ChildProcess {
         self.child.lock().expect("no panic with the lock held").id()
     }
 
+    /// Has the process killed after the test process in another way: the kernel forgets the signal of
+    /// one that changes its user.
+    pub(crate) fn watch(&self) {
+        start_watchdog(self.id(), "KILL");
+    }
+
     /// Returns the output so far.
     pub(crate) fn log(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
@@ -130,7 +136,7 @@ fn spawn(command: Command) -> std::io::Result<Child> {
     result.recv().expect("the spawner replies")
 }
 
-// For systems without `PR_SET_PDEATHSIG`: a shell outlives the test process and then sends the
+// Without `PR_SET_PDEATHSIG`: a shell outlives the test process and then sends the
 // signal.
 fn start_watchdog(child: u32, death_signal: &str) {
     // The PID of an exited child may be reused, so the shell checks it in each iteration.

@@ -1,5 +1,5 @@
-//! Real servers for tests and benchmarks: redis-server (single, cluster, behind Sentinels), PostgreSQL, and
-//! processes of this project; and certificates. They listen on free ports of 127.0.0.1 and store
+//! Real servers for tests and benchmarks: redis-server (single, cluster, behind Sentinels), PostgreSQL,
+//! PgBouncer, and processes of this project; and certificates. They listen on free ports of 127.0.0.1 and store
 //! their data in temporary directories. They end with the test, even if it is killed. Does not
 //! depend on any service.
 //!
@@ -17,6 +17,7 @@ mod durability;
 mod http;
 pub mod journal_cost;
 mod model;
+mod pg_bouncer;
 mod port;
 mod postgres_server;
 mod process;
@@ -33,6 +34,7 @@ pub use database::Database;
 pub use durability::{DurabilityBench, DurabilitySetting};
 pub use http::{http, http_stream};
 pub use model::model_runs;
+pub use pg_bouncer::{PgBouncer, PoolMode};
 pub use port::{free_port, free_ports, listen_again};
 pub use postgres_server::{PostgresServer, TableLocks};
 pub use process::Process;

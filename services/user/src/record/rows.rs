@@ -5,13 +5,13 @@ use std::time::SystemTime;
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use microblog_domain::{Partition, Stamp, UserId};
 use microblog_record::{
-    Database, Replace, WriteTransaction,
+    Connections, Database, Replace, WriteTransaction,
     sql::{
         ROWS_MAX, check_partition, list, number, read, read_id, read_partition, read_text, rows,
         statement, text_column,
     },
 };
-use sqlx::{Any, any::AnyRow};
+use sqlx::any::AnyRow;
 
 use crate::{
     password::Hash,
@@ -227,7 +227,7 @@ pub(super) fn decode<T: Stored>(row: &AnyRow) -> Result<(UserId, T), sqlx::Error
 
 /// Returns those of some accounts that are deleted.
 pub(super) async fn deleted_among(
-    connections: &sqlx::Pool<Any>,
+    connections: &Connections,
     ids: &[UserId],
 ) -> Result<Vec<UserId>, sqlx::Error> {
     let mut deleted = Vec::new();
@@ -246,7 +246,7 @@ pub(super) async fn deleted_among(
 
 /// Returns the greatest id of a partition that is recorded, up to a limit; 0 if there is none.
 pub(super) async fn newest_id(
-    connections: &sqlx::Pool<Any>,
+    connections: &Connections,
     partition: Partition,
     limit: u64,
 ) -> Result<u64, sqlx::Error> {

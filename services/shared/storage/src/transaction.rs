@@ -38,6 +38,8 @@ pub const HISTORY: &str = "(SELECT system_identifier::text FROM pg_control_syste
 pub struct Transaction {
     inner: sqlx::Transaction<'static, Any>,
     history: History,
+    /// Of the history of PostgreSQL: a renewal changes it.
+    random: i64,
     now_ms: u64,
 }
 
@@ -54,14 +56,14 @@ impl Transaction {
     /// Begins a transaction. SQLite has one at a time.
     pub(crate) async fn begin(database: &Database) -> Result<Self, sqlx::Error> {
         let mut inner = database.writers().begin_with(SETTINGS).await?;
-        let (history, now_ms) = if database.is_embedded() {
-            (sqlite_history(), now_ms())
+        let (history, random, now_ms) = if database.is_embedded() {
+            (sqlite_history(), 0, now_ms())
         } else {
             let read = sqlx::query(AssertSqlSafe(format!("SELECT {HISTORY}")));
             let row = read.fetch_one(&mut *inner).await?;
-            (postgres_history(&row, 0)?, read_number(&row, 3)?)
+            (postgres_history(&row, 0)?, row.try_get(2)?, read_number(&row, 3)?)
         };
-        Ok(Self { inner, history, now_ms })
+        Ok(Self { inner, history, random, now_ms })
     }
 
     /// Returns the connection, for the statements of the transaction.
@@ -85,7 +87,9 @@ impl Transaction {
     }
 
     /// Appends rows to the feed, and commits. The lock on the feed, the rows and the commit are one
-    /// message, so that the lock is held no longer than the commit takes.
+    /// message, so that the lock is held no longer than the commit takes. Fails if the history was renewed
+    /// since the transaction began: its changes would be applied to entries that nobody reads, and be
+    /// missing from those of the new history.
     pub(crate) async fn commit(mut self, rows: &[FeedRow]) -> Result<(), CommitError> {
         let append = feed::append(rows, self.now_ms).map_err(CommitError::Aborted)?;
         let commit = async {
@@ -93,7 +97,13 @@ impl Transaction {
                 sqlx::raw_sql(AssertSqlSafe(append)).execute(self.connection()).await?;
                 return self.inner.commit().await;
             }
-            let text = format!("SELECT pg_advisory_xact_lock({}); {append}; COMMIT", feed::LOCK);
+            let (lock, random) = (feed::LOCK, self.random);
+            let text = format!(
+                "SELECT pg_advisory_xact_lock({lock}); \
+                 DO 'BEGIN IF (SELECT random FROM history) <> {random} THEN \
+                 RAISE EXCEPTION ''the history was renewed'' USING ERRCODE = ''40001''; \
+                 END IF; END'; {append}; COMMIT"
+            );
             // What the pool then rolls back is no transaction any more.
             sqlx::raw_sql(AssertSqlSafe(text)).execute(self.connection()).await.map(drop)
         };
@@ -135,14 +145,21 @@ pub async fn read_history(database: &Database) -> Result<History, microblog_reco
 }
 
 /// Begins another history: all entries of the cache are of an earlier one, and no read finds them.
+/// Between two commits: a transaction fails if its history was renewed meanwhile.
 pub(crate) async fn renew_history(database: &Database) -> Result<(), microblog_record::Error> {
-    if database.is_embedded() {
-        *lock_sqlite_history() = None;
-        return Ok(());
-    }
-    let renew = sqlx::query("UPDATE history SET random = $1").bind(random());
-    let work = async { renew.execute(database.writers()).await };
-    database.write("UPDATE history", work).await.map(drop)
+    let work = async {
+        if database.is_embedded() {
+            // No other transaction writes before this one ends.
+            let _transaction = database.begin().await?;
+            *lock_sqlite_history() = None;
+            return Ok(());
+        }
+        let (lock, random) = (feed::LOCK, random());
+        let renew =
+            format!("SELECT pg_advisory_xact_lock({lock}); UPDATE history SET random = {random}");
+        sqlx::raw_sql(AssertSqlSafe(renew)).execute(database.writers()).await.map(drop)
+    };
+    database.write("UPDATE history", work).await
 }
 
 fn random() -> i64 {

@@ -10,8 +10,8 @@
 //! 3. It writes the mark, unless the server has another replication id by then.
 //!
 //! A primary without a mark of this history is gone over from where the last round ended that verified all
-//! primaries: entries that it may have are newer than that. If there was none, from the beginning of the
-//! feed. Partitions that came from another primary are gone over from the oldest mark. If the feed does
+//! primaries, if it was one of them: entries that it may have are newer than that. Otherwise, from the
+//! beginning of the feed. Partitions that came from another primary are gone over from the oldest mark. If the feed does
 //! not reach back so far, the history is renewed, which ends all entries.
 
 use std::{
@@ -68,10 +68,18 @@ pub struct Verifier {
     database: Database,
     keyspace: Keyspace,
     prefix: &'static str,
-    /// The newest positions of the last rounds, with the time at which they were read.
-    newest: Vec<(Instant, u64)>,
-    /// Where the last round ended that verified all primaries, in which history.
-    verified: Option<(History, u64)>,
+    /// The newest positions of the last rounds of a history, with the time at which they were read.
+    newest: (Option<History>, Vec<(Instant, u64)>),
+    verified: Option<Verified>,
+}
+
+/// The last round that verified all primaries.
+struct Verified {
+    history: History,
+    /// Where it ended.
+    position: u64,
+    /// Of the primaries.
+    replication_ids: Vec<String>,
 }
 
 /// A primary in a round.
@@ -91,17 +99,17 @@ struct Visited {
 impl Verifier {
     /// Returns the verifier of a keyspace, whose keys have a prefix.
     pub fn new(database: Database, keyspace: Keyspace, prefix: &'static str) -> Self {
-        Self { database, keyspace, prefix, newest: Vec::new(), verified: None }
+        Self { database, keyspace, prefix, newest: Default::default(), verified: None }
     }
 
     /// Does a round. Fails if the database does.
     pub async fn round(&mut self) -> Result<Round, VerifyError> {
-        // In this order: what is read of the feed later may be of a later history, whose entries have
-        // other keys; and what is committed later is not in the marks.
-        let history = transaction::read_history(&self.database).await?;
+        // In this order: a mark of a later history must not be taken for none of an earlier one, and what
+        // is committed later than the time of a mark need not be applied.
         let mut visited = self.visit().await?;
+        let history = transaction::read_history(&self.database).await?;
         let (oldest, newest) = feed::ends(&self.database).await?.unwrap_or_default();
-        let Some(end) = self.end_of_round(newest) else { return Ok(Round::default()) };
+        let Some(end) = self.end_of_round(&history, newest) else { return Ok(Round::default()) };
         let beginning = oldest.saturating_sub(1);
         self.set_starts(&history, &mut visited, beginning);
         if visited.iter().any(|one| one.start < beginning) {
@@ -110,9 +118,10 @@ impl Verifier {
         }
         self.go_over(&history, &mut visited, end).await?;
         let marked = self.mark(&history, &mut visited, end).await;
-        let is_further_back = |start: u64| match &self.verified {
-            Some((of, position)) if *of == history => start < *position,
-            _ => true,
+        let is_further_back = |start: u64| {
+            self.verified
+                .as_ref()
+                .is_none_or(|last| last.history != history || start < last.position)
         };
         let round = Round {
             renewed: false,
@@ -122,7 +131,9 @@ impl Verifier {
         };
         let partitions: usize = visited.iter().map(|one| one.partitions.len()).sum();
         if marked == visited.len() && partitions == usize::from(Partition::COUNT) {
-            self.verified = Some((history, end));
+            let ids = visited.into_iter().map(|one| one.primary.replication_id);
+            let replication_ids = ids.collect();
+            self.verified = Some(Verified { history, position: end, replication_ids });
         }
         Ok(round)
     }
@@ -143,23 +154,30 @@ impl Verifier {
     }
 
     // Returns the newest position that is old enough; `None` if there is none yet.
-    fn end_of_round(&mut self, newest: u64) -> Option<u64> {
+    fn end_of_round(&mut self, history: &History, newest: u64) -> Option<u64> {
+        let (of, positions) = &mut self.newest;
+        // Positions repeat in another history.
+        if of.as_ref() != Some(history) {
+            *of = Some(history.clone());
+            positions.clear();
+        }
         let now = Instant::now();
-        self.newest.push((now, newest));
-        let is_old = |(read, _): &&(Instant, u64)| now.duration_since(*read) >= BEHIND;
-        let at = self.newest.iter().rposition(|one| is_old(&one))?;
-        self.newest.drain(..at);
-        self.newest.first().map(|(_, position)| *position)
+        positions.push((now, newest));
+        let at = positions.iter().rposition(|(read, _)| now.duration_since(*read) >= BEHIND)?;
+        positions.drain(..at);
+        positions.first().map(|(_, position)| *position)
     }
 
     fn set_starts(&self, history: &History, visited: &mut [Visited], beginning: u64) {
-        let last = match &self.verified {
-            Some((of, position)) if of == history => *position,
-            _ => beginning,
+        let last = self.verified.as_ref().filter(|last| last.history == *history);
+        let last = |one: &Visited| {
+            let last =
+                last.filter(|last| last.replication_ids.contains(&one.primary.replication_id));
+            last.map_or(beginning, |last| last.position)
         };
         let mark = |one: &Visited| one.primary.mark.clone().filter(|mark| mark.history == *history);
-        let position = |one: &Visited| mark(one).map_or(last, |mark| mark.position);
-        let oldest = visited.iter().map(position).min().unwrap_or(last);
+        let position = |one: &Visited| mark(one).map_or_else(|| last(one), |mark| mark.position);
+        let oldest = visited.iter().map(position).min().unwrap_or(beginning);
         for one in visited {
             let has_all = mark(one)
                 .is_none_or(|mark| one.partitions.iter().all(|at| mark.partitions.contains(*at)));

@@ -69,3 +69,40 @@ async fn a_database_that_is_away_fails_calls_and_writes_nothing() {
     assert!(process.writer.write(Add { list: 4, member: 12 }).await.unwrap());
     assert_eq!(process.stored(4).await.1.len(), 2);
 }
+
+/// Returns PostgreSQL's code of a failed write.
+fn code(failed: &Result<bool, WriteError>) -> Option<String> {
+    let Err(WriteError::Unavailable(Some(error))) = failed else { return None };
+    Some(error.as_database_error()?.code()?.into_owned())
+}
+
+#[tokio::test]
+async fn a_transaction_of_a_history_that_was_renewed_fails() {
+    let (server, redis) = (Server::postgres().await, Store::start(Topology::Single).await);
+    let process = Process::start(&server, &redis).await;
+    assert!(process.writer.write(Add { list: 4, member: 8 }).await.unwrap());
+    let failed = loop {
+        let mut lock = process.database.begin().await.unwrap();
+        let row = "SELECT id FROM lists WHERE id = 4 FOR UPDATE";
+        sqlx::query(row).execute(&mut *lock).await.unwrap();
+        let writer = process.writer.clone();
+        let call = tokio::spawn(async move { writer.write(Add { list: 4, member: 12 }).await });
+        let waits = "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+        let waiting = async || {
+            let count = sqlx::query(waits).fetch_one(process.database.readers()).await.unwrap();
+            microblog_record::sql::read(&count, 0).unwrap() > 0
+        };
+        while !waiting().await && !call.is_finished() {}
+        let renew = "UPDATE history SET random = random + 1";
+        sqlx::query(renew).execute(process.database.writers()).await.unwrap();
+        lock.commit().await.unwrap();
+        let failed = call.await.unwrap();
+        // On a slow machine, the lock was not free in time.
+        if code(&failed).as_deref() != Some("55P03") {
+            break failed;
+        }
+    };
+    assert_eq!(code(&failed).as_deref(), Some("40001"), "{failed:?}");
+    assert_eq!(process.stored(4).await.1.len(), 1);
+    assert!(process.writer.write(Add { list: 4, member: 12 }).await.unwrap());
+}

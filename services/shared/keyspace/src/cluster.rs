@@ -186,7 +186,9 @@ impl Cluster {
             Ok::<_, Error>((group, replies))
         });
         let mut all = vec![Value::Nil; commands.len()];
-        for (group, replies) in try_join_all(sent).await? {
+        // All, so that the commands to others are sent if one primary is away.
+        for sent in join_all(sent).await {
+            let (group, replies) = sent?;
             for (&(_, index), reply) in group.iter().zip(replies) {
                 if self.is_redirected(&reply) {
                     rest.push(index);

@@ -245,8 +245,8 @@ impl Keyspace {
         self.inner.shared.partitions_by_primary().await
     }
 
-    /// Returns how many times the process has connected again, to a primary or to another one: what it
-    /// knew of a primary may not hold any more.
+    /// Returns how many connections the process has made: what it knew of a primary may not hold any
+    /// more if that grows.
     pub fn reconnects(&self) -> u64 {
         self.states().reconnects()
     }

@@ -1,4 +1,5 @@
--- The feed: committed changes in the order of their commits.
+-- The feed: committed changes in the order of their commits. The newest row is never deleted: the next
+-- position follows from it.
 CREATE TABLE feed (
     position BIGINT NOT NULL PRIMARY KEY,
     -- Of the transaction, in Unix ms.

@@ -131,6 +131,10 @@ end
 --
 -- ARGV: token, lifetime of the lease in milliseconds. Returns 1 if it was taken, else 0.
 local function lease(keys, args)
+  if redis.call('LINDEX', keys[2], 0) == args[1] then
+    -- The call is repeated.
+    return 1
+  end
   if head_of(keys[1]) or redis.call('EXISTS', keys[2]) == 1 then
     return 0
   end

@@ -5,7 +5,8 @@
 //! never needed, and what it tells is never trusted without a reason.
 //!
 //! - A **write** is a transaction. After its commit, and before its answer, the change is applied to the
-//!   entry: put in place, or the entry is deleted. An entry that could not be reached is removed.
+//!   entry: put in place, or the entry is deleted. If that is not confirmed, the entry is removed; if that
+//!   is not possible either, the verifier deletes it.
 //! - A **load** takes a lease, reads the database, and installs the entry if the lease is still its own.
 //!   A change that is applied meanwhile ends the lease, or is collected by it.
 //!

@@ -19,7 +19,7 @@ use microblog_keyspace::{
 };
 use microblog_record::{self as record, Database};
 use tokio::{
-    sync::{Semaphore, watch},
+    sync::{AcquireError, Semaphore, SemaphorePermit, watch},
     time::{Instant, sleep, timeout_at},
 };
 use uuid::Uuid;
@@ -99,6 +99,9 @@ pub enum ReadError {
     Overloaded,
 }
 
+/// A place among the loads that wait, and one among those that read.
+type Turn<'a> = (SemaphorePermit<'a>, Result<SemaphorePermit<'a>, AcquireError>);
+
 /// Reads the items of a service. Cheap to clone.
 #[derive(Clone)]
 pub struct Reader {
@@ -158,6 +161,7 @@ impl Reader {
             }
             self.inner.wait(&keys, deadline).await;
         }
+        let _turn = self.inner.turn().await?;
         Ok(view.of_item(&self.inner.load(item, id).await?.contents))
     }
 }
@@ -181,7 +185,8 @@ impl Inner {
         let mut replies = self.keyspace.send(batch).await.ok()?;
         let rest = replies.split_off(1);
         let is_confirmed = self.trust.confirms(trusted, &replies[0]);
-        view.of_entry(rest).ok().filter(|_| is_confirmed)
+        // What cannot be decoded is deleted.
+        is_confirmed.then(|| view.of_entry(rest).unwrap_or(Found::Broken))
     }
 
     // Loads an entry under its lease, and returns the item; `None` if another reader has the lease.
@@ -192,24 +197,38 @@ impl Inner {
         keys: &EntryKeys,
     ) -> Result<Option<Loaded>, ReadError> {
         let Some(_loading) = self.begin_loading(keys) else { return Ok(None) };
+        // Before the lease, which would end while this load waits.
+        let _turn = self.turn().await?;
         let token = Token(Uuid::new_v4().as_u64_pair().0);
-        if !self.cache.lease(keys, token).await.unwrap_or(false) {
-            return Ok(None);
+        match self.cache.lease(keys, token).await {
+            Ok(true) => {}
+            Ok(false) => return Ok(None),
+            // Such as a cache that is full.
+            Err(_) => return Ok(Some(self.load(item, id).await?)),
         }
-        let loaded = self.load(item, id).await?;
-        if self.keys::<I>(&loaded.history, id) == *keys {
-            let Loaded { revision, contents, .. } = &loaded;
-            // Not installed: the next read loads it again.
-            let _ = self.cache.install(keys, token, *revision, contents, I::RECORDS_MAX).await;
+        let loaded = self.load(item, id).await;
+        let is_installed = match &loaded {
+            Ok(Loaded { history, revision, contents }) if self.keys::<I>(history, id) == *keys => {
+                self.cache.install(keys, token, *revision, contents, I::RECORDS_MAX).await.is_ok()
+            }
+            _ => false,
+        };
+        if !is_installed {
+            // The lease must not keep others from loading it.
+            let _ = self.cache.remove([keys]).await;
         }
-        Ok(Some(loaded))
+        loaded.map(Some)
     }
 
-    // Reads an item from the database, in its turn.
-    async fn load<I: Item>(&self, item: &I, id: u64) -> Result<Loaded, ReadError> {
-        let _waiting = self.waiting.try_acquire().map_err(|_| ReadError::Overloaded)?;
+    // Waits for a turn to read the database.
+    async fn turn(&self) -> Result<Turn<'_>, ReadError> {
+        let waiting = self.waiting.try_acquire().map_err(|_| ReadError::Overloaded)?;
         // The semaphore is never closed.
-        let _turn = self.turns.acquire().await;
+        Ok((waiting, self.turns.acquire().await))
+    }
+
+    // Reads an item from the database, in a turn.
+    async fn load<I: Item>(&self, item: &I, id: u64) -> Result<Loaded, ReadError> {
         let loaded = item.load(&self.database, id).await?;
         self.trust.learn(&loaded.history);
         Ok(loaded)

@@ -102,9 +102,9 @@ impl Transaction {
                 "SELECT pg_advisory_xact_lock({lock}); \
                  DO 'BEGIN IF (SELECT random FROM history) <> {random} THEN \
                  RAISE EXCEPTION ''the history was renewed'' USING ERRCODE = ''40001''; \
-                 END IF; END'; {append}; COMMIT"
+                 END IF; END'; {append}; COMMIT AND CHAIN"
             );
-            // What the pool then rolls back is no transaction any more.
+            // What the driver then rolls back is another transaction, without an effect.
             sqlx::raw_sql(AssertSqlSafe(text)).execute(self.connection()).await.map(drop)
         };
         match timeout(COMMIT_TIMEOUT, commit).await {

@@ -6,8 +6,10 @@
 //! primary's own replication id, of the history of the database that the process knows, and at most 15
 //! seconds old. A process that has connected again since trusts none until it has asked again.
 //!
-//! So a trusted read sees whatever was acknowledged before it began, unless a store has failed over in
-//! the last 15 seconds: then it may be answered by the old primary, or of the old history.
+//! A trusted read sees whatever was acknowledged before it began, unless in the last moments a store has
+//! failed over, a writer could not reach Redis, or the history was renewed: then it may be answered by the
+//! old primary, or from an entry that the verifier has yet to delete. A mark that nobody writes again is
+//! relied on for 15 seconds, and a second more.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -122,8 +124,8 @@ impl Trust {
     }
 
     /// Returns whether what was read under a trust may be relied on: not if the process has connected
-    /// again meanwhile, or has another connection to another server. `mark` is the reply to the command
-    /// that [`Trusted::begin`] has added.
+    /// again meanwhile, or if the connection leads to a server with another mark, such as an old primary
+    /// to which it has stayed. `mark` is the reply to the command that [`Trusted::begin`] has added.
     pub(crate) fn confirms(&self, trusted: &Trusted, mark: &Value) -> bool {
         let id = match mark {
             Value::BulkString(bytes) => &**bytes,
@@ -163,8 +165,12 @@ impl Inner {
         let (asked, reconnects) = (Instant::now(), self.keyspace.reconnects());
         let by_primary = self.keyspace.partitions_by_primary().await?;
         let history = self.state().history.clone();
-        let read = by_primary.iter().map(|partitions| self.trusted(partitions, history.as_ref()));
-        let primaries = join_all(read).await.into_iter().flatten().map(Arc::new).collect();
+        // One that is silent must not take the trust in the others away.
+        let read = by_primary
+            .iter()
+            .map(|partitions| timeout(PERIOD, self.trusted(partitions, history.as_ref())));
+        let read = join_all(read).await.into_iter().filter_map(Result::ok).flatten();
+        let primaries = read.map(Arc::new).collect();
         let mut state = self.state();
         // Else it was learned meanwhile: read again.
         if state.history == history {
@@ -187,7 +193,7 @@ impl Inner {
         let mark = mark.filter(|mark| {
             mark.replication_id == replication_id
                 && Some(&mark.history) == history
-                && time_s - mark.time_s <= AGE_MAX_S
+                && (0..=AGE_MAX_S).contains(&(time_s - mark.time_s))
         })?;
         let is_verified = |at: &&Partition| mark.partitions.contains(**at);
         let verified: Vec<Partition> = partitions.iter().filter(is_verified).copied().collect();

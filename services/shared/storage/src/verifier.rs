@@ -5,8 +5,9 @@
 //!
 //! 1. It reads the replication id, the server's time and the mark. From the mark's position on, the primary
 //!    may lack changes.
-//! 2. It applies each item of the feed behind that position, with its last revision: an older entry is
-//!    deleted.
+//! 2. It applies the items of the feed behind that position, page by page: an older entry is deleted. For a
+//!    server that has not written the mark, up to the newest position; otherwise up to what was the newest
+//!    one 300 ms ago, since the writers apply what is newer.
 //! 3. It writes the mark, unless the server has another replication id by then.
 //!
 //! A primary without a mark of this history is gone over from where the last round ended that verified all
@@ -21,7 +22,9 @@ use std::{
 
 use futures::future::join_all;
 use microblog_domain::Partition;
-use microblog_keyspace::{self as keyspace, Call, DedicatedConnection, Keyspace, decode};
+use microblog_keyspace::{
+    self as keyspace, Call, DedicatedConnection, Keyspace, decode, redis::cmd,
+};
 use microblog_record::{self as record, Database};
 use tokio::time::Instant;
 
@@ -35,6 +38,9 @@ use crate::{
 
 /// How long the verifier leaves a change to its writer.
 const BEHIND: Duration = Duration::from_millis(300);
+
+/// How long the deletion of a mark may take.
+const UNLINK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The most rows of the feed that are read at once.
 const ROWS: usize = 2_000;
@@ -89,8 +95,9 @@ struct Visited {
     mark_key: String,
     primary: Primary,
     connection: DedicatedConnection,
-    /// The position behind which it may lack changes.
+    /// The position behind which it may lack changes, and up to which they are applied.
     start: u64,
+    end: u64,
     /// Whether all changes were applied.
     is_verified: bool,
     deleted: usize,
@@ -112,12 +119,19 @@ impl Verifier {
         let Some(end) = self.end_of_round(&history, newest) else { return Ok(Round::default()) };
         let beginning = oldest.saturating_sub(1);
         self.set_starts(&history, &mut visited, beginning);
-        if visited.iter().any(|one| one.start < beginning) {
-            transaction::renew_history(&self.database).await?;
-            return Ok(Round { renewed: true, ..Round::default() });
+        for one in &mut visited {
+            // A promoted replica may lack what was acknowledged a moment ago.
+            let mark = one.primary.mark.as_ref().filter(|mark| mark.history == history);
+            let is_own = mark.is_some_and(|mark| mark.replication_id == one.primary.replication_id);
+            one.end = if is_own { end.max(one.start) } else { newest };
         }
-        self.go_over(&history, &mut visited, end).await?;
-        let marked = self.mark(&history, &mut visited, end).await;
+        self.go_over(&history, &mut visited).await?;
+        // Read after the rows, some of which may have been deleted meanwhile.
+        let (oldest, _) = feed::ends(&self.database).await?.unwrap_or_default();
+        if visited.iter().any(|one| one.start < oldest.saturating_sub(1)) {
+            return self.renew(&mut visited).await;
+        }
+        let marked = self.mark(&history, &mut visited).await;
         let is_further_back = |start: u64| {
             self.verified
                 .as_ref()
@@ -147,8 +161,17 @@ impl Verifier {
             let calls = [read_mark(&mark_key)];
             let results = self.keyspace.call_each_on(&mut connection, &calls).await.ok()?;
             let primary = Primary::decode(results.into_iter().next()?.ok()?).ok()?;
-            let (start, is_verified, deleted) = (0, true, 0);
-            Some(Visited { partitions, mark_key, primary, connection, start, is_verified, deleted })
+            let (start, end, is_verified, deleted) = (0, 0, true, 0);
+            Some(Visited {
+                partitions,
+                mark_key,
+                primary,
+                connection,
+                start,
+                end,
+                is_verified,
+                deleted,
+            })
         });
         Ok(join_all(visited).await.into_iter().flatten().collect())
     }
@@ -177,7 +200,10 @@ impl Verifier {
         };
         let mark = |one: &Visited| one.primary.mark.clone().filter(|mark| mark.history == *history);
         let position = |one: &Visited| mark(one).map_or_else(|| last(one), |mark| mark.position);
-        let oldest = visited.iter().map(position).min().unwrap_or(beginning);
+        // Their former primary may not be among those that are visited.
+        let last_round = self.verified.as_ref().filter(|last| last.history == *history);
+        let last_round = last_round.map_or(beginning, |last| last.position);
+        let oldest = visited.iter().map(position).min().unwrap_or(beginning).min(last_round);
         for one in visited {
             let has_all = mark(one)
                 .is_none_or(|mark| one.partitions.iter().all(|at| mark.partitions.contains(*at)));
@@ -185,24 +211,33 @@ impl Verifier {
         }
     }
 
-    // Applies the feed, to each primary from its start, up to `end`.
+    // Ends all entries. Without the marks, which would be relied on until they are old.
+    async fn renew(&self, visited: &mut [Visited]) -> Result<Round, VerifyError> {
+        for one in visited {
+            let unlink = cmd("UNLINK").arg(&one.mark_key).take();
+            let _: Result<u64, _> = one.connection.query(&unlink, UNLINK_TIMEOUT).await;
+        }
+        transaction::renew_history(&self.database).await?;
+        Ok(Round { renewed: true, ..Round::default() })
+    }
+
+    // Applies the feed, to each primary from its start to its end.
     async fn go_over(
         &self,
         history: &History,
         visited: &mut [Visited],
-        end: u64,
     ) -> Result<(), record::Error> {
         let of_partition = |(index, one): (usize, &Visited)| {
             one.partitions.iter().map(move |&at| (at, index)).collect::<Vec<_>>()
         };
         let index_of: HashMap<Partition, usize> =
             visited.iter().enumerate().flat_map(of_partition).collect();
+        let end = visited.iter().map(|one| one.end).max().unwrap_or_default();
         let mut position = visited.iter().map(|one| one.start).min().unwrap_or(end);
         while position < end {
             let rows = feed::read_behind(&self.database, position, ROWS).await?;
             let Some(last) = rows.last().map(|row| row.position) else { break };
             position = last;
-            let rows = rows.into_iter().filter(|row| row.position <= end);
             let calls = self.calls(history, rows, &index_of, visited);
             let applied = visited.iter_mut().enumerate().map(async |(index, one)| {
                 let calls = calls.get(&index).map(Vec::as_slice).unwrap_or_default();
@@ -217,7 +252,7 @@ impl Verifier {
     fn calls(
         &self,
         history: &History,
-        rows: impl Iterator<Item = Positioned>,
+        rows: Vec<Positioned>,
         index_of: &HashMap<Partition, usize>,
         visited: &[Visited],
     ) -> BTreeMap<usize, Vec<Call>> {
@@ -225,7 +260,8 @@ impl Verifier {
         for Positioned { position, row, .. } in rows {
             for item in row.items {
                 let index = index_of.get(&Partition::of_id(item.id)).copied();
-                if let Some(index) = index.filter(|&index| visited[index].start < position) {
+                let needs = |one: &Visited| one.start < position && position <= one.end;
+                if let Some(index) = index.filter(|&index| needs(&visited[index])) {
                     let revision = last.entry((index, item.kind, item.id)).or_default();
                     *revision = item.revision.max(*revision);
                 }
@@ -257,7 +293,7 @@ impl Verifier {
     }
 
     // Writes the marks. Returns how many were written.
-    async fn mark(&self, history: &History, visited: &mut [Visited], end: u64) -> usize {
+    async fn mark(&self, history: &History, visited: &mut [Visited]) -> usize {
         let marked = visited.iter_mut().map(async |one| {
             let Primary { replication_id, time_s, .. } = &one.primary;
             if !one.is_verified || replication_id.is_empty() {
@@ -266,7 +302,7 @@ impl Verifier {
             let mark = Mark {
                 replication_id: replication_id.clone(),
                 history: history.clone(),
-                position: end,
+                position: one.end,
                 partitions: PartitionSet::of(&one.partitions),
                 time_s: *time_s,
             };

@@ -5,21 +5,31 @@
 //! 2. Every change is applied to its entry in the cache. An entry of which that is not known is removed.
 //! 3. The calls are answered. A caller that has gone ends none of this.
 //!
-//! A transaction that the database has rolled back is repeated in halves, down to one call, which fails
-//! alone. If it is not known whether it was committed, its items are removed from the cache, and the
+//! A transaction that the database has rolled back because of one of its calls is repeated in halves, down
+//! to one call, which fails alone. If it is not known whether it was committed, its items are removed from the cache, and the
 //! calls fail: they may be repeated.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::HashSet,
+    panic::AssertUnwindSafe,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use futures::future::{BoxFuture, FutureExt as _};
 use microblog_record::Database;
-use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::sync::{
+    Mutex,
+    mpsc::{self, error::TrySendError},
+    oneshot,
+};
 
 use crate::{
     cache::{Cache, Change},
     entry::EntryKeys,
     feed::FeedRow,
     transaction::{CommitError, Transaction, is_answer},
+    trust::Trust,
 };
 
 /// The most calls of a group: more take longer than they save.
@@ -28,6 +38,9 @@ const GROUP_MAX: usize = 128;
 /// The groups of a worker at a time: while one waits for the disk, the other one computes. The locks on
 /// rows keep them apart.
 const GROUPS: usize = 2;
+
+/// How long a group is repeated in halves. A caller waits no longer.
+const GROUP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The most calls that wait for a group.
 const WAITING_MAX: usize = 4_096;
@@ -97,9 +110,9 @@ impl<G: Group> Clone for Writer<G> {
 
 impl<G: Group> Writer<G> {
     /// Starts the writer of a worker, on its runtime.
-    pub fn start(group: G, database: Database, cache: Cache) -> Self {
+    pub fn start(group: G, database: Database, cache: Cache, trust: Trust) -> Self {
         let (queue, waiting) = mpsc::channel(WAITING_MAX);
-        let work = Arc::new(Work { group, database, cache, waiting: Mutex::new(waiting) });
+        let work = Arc::new(Work { group, database, cache, trust, waiting: Mutex::new(waiting) });
         for _ in 0..GROUPS {
             tokio::spawn(work.clone().run());
         }
@@ -109,7 +122,10 @@ impl<G: Group> Writer<G> {
     /// Writes a call, and returns its outcome once it is committed and applied.
     pub async fn write(&self, call: G::Call) -> Result<G::Outcome, WriteError> {
         let (answer, answered) = oneshot::channel();
-        self.queue.try_send(Waiting { call, answer }).map_err(|_| WriteError::Overloaded)?;
+        self.queue.try_send(Waiting { call, answer }).map_err(|error| match error {
+            TrySendError::Full(_) => WriteError::Overloaded,
+            TrySendError::Closed(_) => WriteError::Unavailable(None),
+        })?;
         // A group that panics answers nothing.
         answered.await.unwrap_or(Err(WriteError::Unknown(None)))
     }
@@ -119,6 +135,7 @@ struct Work<G: Group> {
     group: G,
     database: Database,
     cache: Cache,
+    trust: Trust,
     waiting: Mutex<mpsc::Receiver<Waiting<G>>>,
 }
 
@@ -131,7 +148,11 @@ impl<G: Group> Work<G> {
             }
             let (calls, answers): (Vec<_>, Vec<_>) =
                 group.into_iter().map(|waiting| (waiting.call, waiting.answer)).unzip();
-            let results = self.write(&calls).await;
+            let deadline = Instant::now() + GROUP_TIMEOUT;
+            let results = AssertUnwindSafe(self.write(&calls, deadline)).catch_unwind().await;
+            // A panic is logged by its hook. Its calls may have been committed.
+            let unknown = |_| calls.iter().map(|_| Err(WriteError::Unknown(None))).collect();
+            let results = results.unwrap_or_else(unknown);
             for (answer, result) in answers.into_iter().zip(results) {
                 // The caller may have gone.
                 let _ = answer.send(result);
@@ -143,18 +164,25 @@ impl<G: Group> Work<G> {
     fn write<'a>(
         &'a self,
         calls: &'a [G::Call],
+        deadline: Instant,
     ) -> BoxFuture<'a, Vec<Result<G::Outcome, WriteError>>> {
         async move {
             let error = match self.attempt(calls).await {
                 Ok(outcomes) => return outcomes.into_iter().map(Ok).collect(),
                 Err(error) => error,
             };
-            if matches!(error, WriteError::Failed(_)) && calls.len() > 1 {
+            let is_of_a_call = matches!(error, WriteError::Failed(_)) && calls.len() > 1;
+            if is_of_a_call && Instant::now() < deadline {
                 let (first, second) = calls.split_at(calls.len() / 2);
-                let mut results = self.write(first).await;
-                results.extend(self.write(second).await);
+                let mut results = self.write(first, deadline).await;
+                results.extend(self.write(second, deadline).await);
                 return results;
             }
+            // Not of each of them, if there are several.
+            let error = match error {
+                WriteError::Failed(error) if is_of_a_call => WriteError::Unavailable(Some(error)),
+                error => error,
+            };
             calls.iter().map(|_| Err(error.clone())).collect()
         }
         .boxed()
@@ -162,7 +190,10 @@ impl<G: Group> Work<G> {
 
     async fn attempt(&self, calls: &[G::Call]) -> Result<Vec<G::Outcome>, WriteError> {
         let begun = Transaction::begin(&self.database).await;
-        let mut transaction = begun.map_err(|error| failure(error, calls.len()))?;
+        // It has nothing to do with the calls.
+        let mut transaction =
+            begun.map_err(|error| WriteError::Unavailable(Some(Arc::new(error))))?;
+        self.trust.learn(transaction.history());
         let decided = match self.group.run(&mut transaction, calls).await {
             Ok(decided) => decided,
             Err(error) => return Err(failure(error, calls.len())),
@@ -173,7 +204,8 @@ impl<G: Group> Work<G> {
             && let Err(error) = transaction.commit(&feed).await
         {
             return Err(match error {
-                CommitError::Aborted(error) => failure(error, calls.len()),
+                // A lock on the feed that is not free concerns all calls.
+                CommitError::Aborted(error) => failure(error, 1),
                 CommitError::Unknown(error) => {
                     self.remove(changes.iter().map(|change| &change.keys)).await;
                     WriteError::Unknown(error.map(Arc::new))
@@ -225,9 +257,16 @@ fn scope(error: &sqlx::Error) -> Scope {
     match &*code {
         "25006" | "55000" => Scope::All,
         code if code.starts_with("53") => Scope::All,
-        "55P03" | "40P01" | "40001" | "57014" => Scope::Moment,
+        "55P03" | "40P01" | "40001" | "57014" | "25P03" => Scope::Moment,
+        code if code.len() != 5 && is_of_file(code) => Scope::All,
         _ => Scope::Calls,
     }
+}
+
+/// Returns whether a result code of SQLite is of the file, not of a statement: busy, only to be read, a
+/// failure of the disk, a full disk (<https://www.sqlite.org/rescode.html>).
+fn is_of_file(code: &str) -> bool {
+    code.parse::<u32>().is_ok_and(|code| matches!(code & 0xff, 5 | 8 | 10 | 13))
 }
 
 // A group that fails because of one of its calls, or by another transaction, is written in halves.

@@ -34,11 +34,12 @@ async fn a_caller_that_goes_away_ends_nothing() {
     let redis = Store::start(Topology::Single).await;
     let process = Process::start(&server, &redis).await;
     let writer = process.writer.clone();
+    process.load(4).await;
     let call = tokio::spawn(async move { writer.write(Add { list: 4, member: 8 }).await });
     tokio::task::yield_now().await;
     call.abort();
     tokio::time::timeout(Duration::from_secs(60), async {
-        while process.stored(4).await.1.is_empty() {
+        while process.stored(4).await.1.is_empty() || process.cached(4).await.unwrap().0 == 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     })

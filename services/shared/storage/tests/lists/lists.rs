@@ -226,8 +226,8 @@ impl Process {
         let keyspace = Keyspace::open(&Config::at(redis.url("admin")), library("rel")).unwrap();
         keyspace.ready().await.unwrap();
         let cache = Cache::new(keyspace.clone());
-        let writer = Writer::start(Lists, database.clone(), cache.clone());
         let trust = Trust::start(keyspace.clone(), "rel");
+        let writer = Writer::start(Lists, database.clone(), cache.clone(), trust.clone());
         let reader = Reader::new(database.clone(), keyspace.clone(), trust.clone(), "rel");
         Self { database, cache, keyspace, writer, reader, trust }
     }

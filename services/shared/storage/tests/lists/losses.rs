@@ -1,6 +1,6 @@
 //! Changes that did not reach the cache, and a cache that has lost some.
 
-use microblog_testkit::{Database as Server, RedisServer, Store, Topology};
+use microblog_testkit::{Database as Server, PATIENCE, RedisServer, Store, Topology, eventually};
 
 use crate::lists::{Add, Process, layouts};
 
@@ -25,9 +25,11 @@ async fn a_change_that_was_not_applied_is_found() {
     assert_eq!(process.read(4).await, [8], "the process knows the history");
     assert!(other.writer.write(Add { list: 4, member: 12 }).await.unwrap());
     assert_eq!(process.cached(4).await.unwrap().1.len(), 1, "it is stale");
-    while process.cached(4).await.is_some() {
+    eventually("the entry is deleted", PATIENCE, async || {
         process.verified(&mut verifier).await;
-    }
+        process.cached(4).await.is_none()
+    })
+    .await;
     process.trusted(4).await;
     assert_eq!(process.read(4).await, [8, 12]);
     assert!(process.cached(8).await.is_some(), "the other entry was left alone");
@@ -44,7 +46,7 @@ async fn a_replica_that_was_behind_is_not_trusted_until_it_is_gone_over() {
     assert!(old.writer.write(Add { list: 4, member: 8 }).await.unwrap());
     old.load(4).await;
     old.verified(&mut verifier).await;
-    wait_for_replica(&primary, &replica).await;
+    wait_for_replica(&primary).await;
     promote(&replica).await;
     assert!(old.writer.write(Add { list: 4, member: 12 }).await.unwrap());
     old.verified(&mut verifier).await;
@@ -74,12 +76,13 @@ async fn a_feed_that_does_not_reach_back_ends_all_entries() {
         let purge = "DELETE FROM feed WHERE position < 10";
         sqlx::query(purge).execute(process.database.writers()).await.unwrap();
         let mut another = process.verifier();
-        let renewed = loop {
+        let mut renewed = false;
+        eventually("a round ends", PATIENCE, async || {
             let round = another.round().await.unwrap();
-            if round.renewed || round.marked > 0 {
-                break round.renewed;
-            }
-        };
+            renewed = round.renewed;
+            round.renewed || round.marked > 0
+        })
+        .await;
         assert!(renewed, "{}", server.kind());
         assert_eq!(process.cached(4).await, None);
         assert_eq!(process.read(4).await, [8]);
@@ -101,7 +104,7 @@ async fn promote(replica: &Store) {
 }
 
 // Waits until a replica has all that its primary has.
-async fn wait_for_replica(primary: &Store, _replica: &Store) {
+async fn wait_for_replica(primary: &Store) {
     let mut admin = primary.nodes()[0].admin().await;
     let mut wait = microblog_keyspace::redis::cmd("WAIT");
     let replicas: u64 = wait.arg(1).arg(60_000).query_async(&mut admin).await.unwrap();

@@ -25,7 +25,14 @@ impl Replica {
         let port = free_port();
         let listen = format!("--relation-listen=127.0.0.1:{port}");
         let redis = format!("--relation-redis-url={}", redis.url("relation"));
-        let own = ["serve", "--services=relation", "--threads=2", "--durability=recorded"];
+        // Many connections may have to be made, on a slow machine.
+        let own = [
+            "serve",
+            "--services=relation",
+            "--threads=2",
+            "--durability=recorded",
+            "--database-timeout-ms=20000",
+        ];
         let args = [&own, &[&*listen, &*redis][..], flags].concat();
         Self { process: Process::spawn_services(PROGRAM, &args), port }
     }

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use crate::text_file::TextFile;
 
-// Far above any password.
-const BYTES_MAX: u64 = 4096;
+// A token of a cloud, in place of a password, has some kilobytes.
+const BYTES_MAX: u64 = 64 << 10;
 
 /// Returns a file with a password. A newline at its end is not part of the password.
 pub fn password_file(path: PathBuf) -> TextFile<String> {
@@ -50,12 +50,12 @@ mod tests {
     #[test]
     fn unusable_file_is_named_without_its_content() {
         let files = Files::new();
-        let long = "secret".repeat(1000);
+        let long = "secret".repeat(11_000);
         for (path, expected) in [
             (files.path("missing"), "No such file"),
             (files.write("empty", ""), "no password"),
             (files.write("newline", "\n"), "no password"),
-            (files.write("long", &long), "larger than 4096 bytes"),
+            (files.write("long", &long), "larger than 65536 bytes"),
         ] {
             let error = load(path.clone()).unwrap_err();
             let text = format!("{error}: {} {error:?}", error.source().unwrap());

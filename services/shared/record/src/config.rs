@@ -109,9 +109,9 @@ impl Config {
             }
             other => return Err(OpenError::Scheme(other.to_owned())),
         }
-        let login = Login::new(url, password_file);
         // A file that is unusable stops the start.
-        login.options()?;
+        let login = Login::new(url, password_file).map_err(OpenError::PasswordFile)?;
+        login.options().map_err(OpenError::Address)?;
         Ok(Some(login))
     }
 }

@@ -8,7 +8,10 @@
 
 use std::{
     io,
-    sync::{Arc, Mutex, Once, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, Once, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -22,10 +25,11 @@ use sqlx::{
     Any, AnyConnection, AnyPool, AssertSqlSafe, Connection as _, Either, Execute, Executor,
     SqlSafeStr as _, SqlStr, Transaction,
     any::{AnyPoolOptions, AnyQueryResult, AnyRow, AnyStatement, AnyTypeInfo},
+    pool::PoolConnection,
 };
 use tokio::time::timeout;
 
-use crate::login::Login;
+use crate::{error, login::Login};
 
 /// The connection pools of a database.
 pub(crate) struct Pools {
@@ -82,6 +86,8 @@ struct Inner {
     /// Whether transactions end without COMMIT.
     only_reads: bool,
     replaced: Arc<Replaced>,
+    /// Of the login, with which the pool connects.
+    generation: AtomicU64,
 }
 
 /// When all connections were to be replaced: those that are older are closed.
@@ -145,13 +151,15 @@ impl Connections {
                 Box::pin(async move { Ok(is_current) })
             }),
         };
-        let pool = options.connect_lazy_with(login.options().map_err(unusable)?);
+        let generation = AtomicU64::new(login.generation());
+        let pool = options.connect_lazy_with(login.options()?);
         let inner = Inner {
             pool,
             login: login.clone(),
             begin: (!login.is_embedded()).then(|| begin(statements)),
             only_reads: matches!(statements, Statements::Read(_)),
             replaced,
+            generation,
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -180,7 +188,10 @@ impl Connections {
         // the others. A connection that has begun, and failed then, would stay in its transaction.
         tracing::debug!(%error, "connections to the database replaced");
         inner.replaced.set();
-        inner.try_begin(begin).await?.inspect_err(|_| inner.replaced.set())
+        inner.try_begin(begin).await?.map_err(|error| {
+            inner.replaced.set();
+            error::of_begin(error)
+        })
     }
 
     /// Returns how many connections there are.
@@ -205,17 +216,33 @@ impl Inner {
         &self,
         begin: SqlStr,
     ) -> Result<Result<Transaction<'static, Any>, sqlx::Error>, sqlx::Error> {
-        self.use_present_password()?;
-        let connection = self.pool.acquire().await?;
-        Ok(Transaction::begin(connection, Some(begin)).await)
+        let connection = self.acquire().await?;
+        // A task, since a BEGIN that is given up would leave its connection in the transaction: the driver
+        // counts a transaction when its BEGIN is answered.
+        let begun = tokio::spawn(Transaction::begin(connection, Some(begin)));
+        begun.await.map_err(|ended| sqlx::Error::Io(ended.into()))
     }
 
-    // The pool connects with what it was last given.
-    fn use_present_password(&self) -> Result<(), sqlx::Error> {
-        if self.login.has_password_file() {
-            self.pool.set_connect_options(self.login.options().map_err(unusable)?);
+    // Connects once more with a password that has changed.
+    async fn acquire(&self) -> Result<PoolConnection<Any>, sqlx::Error> {
+        self.use_password()?;
+        match self.pool.acquire().await {
+            Err(error) => {
+                self.login.check_now();
+                if self.use_password()? { self.pool.acquire().await } else { Err(error) }
+            }
+            acquired => acquired,
         }
-        Ok(())
+    }
+
+    // Makes the pool connect with the password that the file has. Returns whether it has changed.
+    fn use_password(&self) -> Result<bool, sqlx::Error> {
+        let generation = self.login.generation();
+        if self.generation.swap(generation, Ordering::Relaxed) == generation {
+            return Ok(false);
+        }
+        self.pool.set_connect_options(self.login.options()?);
+        Ok(true)
     }
 
     async fn end(&self, transaction: Transaction<'static, Any>) -> Result<(), sqlx::Error> {
@@ -260,10 +287,6 @@ fn begin(statements: Statements) -> String {
         limit.as_millis(),
         IDLE_IN_TRANSACTION.as_millis()
     )
-}
-
-fn unusable(error: impl std::error::Error + Send + Sync + 'static) -> sqlx::Error {
-    sqlx::Error::Io(io::Error::other(error))
 }
 
 type Step = Either<AnyQueryResult, AnyRow>;

@@ -144,7 +144,7 @@ impl Database {
         &self.inner.pools.writing
     }
 
-    /// Creates or upgrades the tables, all or none. Any number of threads and processes may call it at
+    /// Creates or upgrades the tables. Any number of threads and processes may call it at
     /// once: the database serializes them. Fails if another version has applied other ones, or if the
     /// database does not pass [`Self::check`]. A migration may take longer than a write, as for an index of a big
     /// table: the call then fails, and the migration goes on.
@@ -179,14 +179,18 @@ impl Database {
         let timeout = self.inner.timeout;
         let connections =
             Connections::open(&self.inner.login, links, timeout, Statements::Migrate)?;
+        // Each in a transaction of its own: the locks of one must not last for the time of the others.
         let run = async {
-            let mut transaction = connections.begin().await?;
-            if !self.is_embedded() {
-                transaction.execute(LOCK_MIGRATIONS).await?;
+            for number in migrator.iter().map(|migration| migration.version) {
+                let mut transaction = connections.begin().await?;
+                if !self.is_embedded() {
+                    transaction.execute(LOCK_MIGRATIONS).await?;
+                }
+                let done = migrator.run_direct(Some(number), &mut *transaction, false).await;
+                done.map_err(|error| sqlx::Error::Migrate(error.into()))?;
+                transaction.commit().await?;
             }
-            let done = migrator.run_direct(None, &mut *transaction, false).await;
-            done.map_err(|error| sqlx::Error::Migrate(error.into()))?;
-            transaction.commit().await
+            Ok(())
         };
         let done = tokio::select! {
             done = run => done,

@@ -1,20 +1,22 @@
 //! Errors of a database.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, io};
 
 use microblog_domain::Partition;
 use microblog_files::UnusableText;
 use microblog_keyspace as keyspace;
 use sqlx::{error::DatabaseError, migrate::MigrateError};
 
-use crate::{login::LoginError, start_check::Unusable};
+use crate::start_check::Unusable;
 
 /// PostgreSQL's error code of a lock that was not free in time (`lock_not_available`).
 const LOCKED: &str = "55P03";
 
-/// PostgreSQL's error codes of a write at a server that only reads: of a statement
-/// (`read_only_sql_transaction`), and of a BEGIN with READ WRITE at a standby (`feature_not_supported`).
-const READ_ONLY: [&str; 2] = ["25006", "0A000"];
+/// PostgreSQL's error code of a write at a server that only reads (`read_only_sql_transaction`).
+const READ_ONLY: &str = "25006";
+
+/// PostgreSQL's error code of a BEGIN with READ WRITE at a standby (`feature_not_supported`).
+const NOT_SUPPORTED: &str = "0A000";
 
 /// Why a database cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -61,15 +63,6 @@ pub enum OpenError {
     /// The driver rejects the URL.
     #[error("the database's address is not valid")]
     Address(#[source] sqlx::Error),
-}
-
-impl From<LoginError> for OpenError {
-    fn from(error: LoginError) -> Self {
-        match error {
-            LoginError::Password(error) => Self::PasswordFile(error),
-            LoginError::Address(error) => Self::Address(error),
-        }
-    }
 }
 
 /// Why an operation of a database failed.
@@ -137,7 +130,7 @@ impl Error {
 
     /// Returns whether the server only reads: it is a standby, or was made one.
     pub(crate) fn is_read_only(&self) -> bool {
-        self.database_code().is_some_and(|code| READ_ONLY.contains(&&*code))
+        self.database_code().is_some_and(|code| code == READ_ONLY)
     }
 
     /// Returns whether an immediate retry is pointless: the database is unavailable.
@@ -241,9 +234,12 @@ impl From<sqlx::Error> for RecordError {
     }
 }
 
-/// Returns whether the server only reads: it is a standby, or was made one.
-pub(crate) fn is_read_only(error: &sqlx::Error) -> bool {
-    code(error).is_some_and(|code| READ_ONLY.contains(&&*code))
+/// Returns the error of a BEGIN: that of a standby means that the database is unavailable.
+pub(crate) fn of_begin(error: sqlx::Error) -> sqlx::Error {
+    match code(&error).is_some_and(|code| code == NOT_SUPPORTED) {
+        true => sqlx::Error::Io(io::Error::other(format!("the server is a standby: {error}"))),
+        false => error,
+    }
 }
 
 /// Returns whether a role lacks the rights for a statement, or has no schema (`insufficient_privilege`,

@@ -14,9 +14,6 @@ pub enum Unusable {
     /// Texts of users have all characters.
     #[error("the encoding of the database is {0}: create it with ENCODING 'UTF8'")]
     Encoding(String),
-    /// The server accepts no writes.
-    #[error("the server is a standby, or accepts no writes: use the address of its primary")]
-    Standby(#[source] sqlx::Error),
     /// Two connections have one lock: writers would not wait for each other.
     #[error(
         "pg_advisory_xact_lock does not lock: a second connection does not wait for the first one"
@@ -42,7 +39,6 @@ enum Failure {
 impl From<sqlx::Error> for Failure {
     fn from(error: sqlx::Error) -> Self {
         match &error {
-            _ if error::is_read_only(&error) => Self::Unusable(Unusable::Standby(error)),
             sqlx::Error::Database(rejected) if error::is_fault(&**rejected) => {
                 Self::Unusable(Unusable::Statement(error))
             }
@@ -77,13 +73,13 @@ async fn check_all(database: &Database) -> Result<(), Failure> {
     write(database, number).await?;
     let seen = format!("SELECT COUNT(*) FROM start_checks WHERE number = {number}");
     let seen: i64 = reader.fetch_one(AssertSqlSafe(seen)).await?.try_get(0)?;
-    if seen != 1 {
-        return Err(Failure::Unusable(Unusable::OldSnapshot));
-    }
     reader.rollback().await?;
     let delete = AssertSqlSafe(format!("DELETE FROM start_checks WHERE number = {number}"));
     database.writers().execute(delete).await?;
-    Ok(())
+    match seen {
+        1 => Ok(()),
+        _ => Err(Failure::Unusable(Unusable::OldSnapshot)),
+    }
 }
 
 async fn check_encoding(transaction: &mut Transaction<'static, Any>) -> Result<(), Failure> {
@@ -108,7 +104,9 @@ async fn check_lock(database: &Database, number: u64) -> Result<(), Failure> {
 async fn write(database: &Database, number: u64) -> Result<(), Failure> {
     let mut writer = database.writers().begin().await?;
     let written = async {
-        const MISSING: &str = "SELECT to_regclass('start_checks') IS NULL";
+        // Not one of another schema of the search path.
+        const MISSING: &str =
+            "SELECT to_regclass(quote_ident(current_schema()) || '.start_checks') IS NULL";
         if writer.fetch_one(MISSING).await?.try_get(0)? {
             lock(&mut writer, CREATION_LOCK).await?;
             const CREATE: &str =

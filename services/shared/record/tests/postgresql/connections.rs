@@ -31,6 +31,29 @@ async fn a_connection_that_does_not_answer_leaves_its_pool() {
     .await;
 }
 
+/// The driver would not end the transaction: it has not seen the answer.
+#[tokio::test]
+async fn a_begin_that_is_given_up_leaves_no_transaction() {
+    let server = PostgresServer::start().await;
+    let database = open(&server);
+    let pools = [database.readers(), database.writers()];
+    for pool in pools {
+        pool.execute("SELECT 1").await.unwrap();
+    }
+    server.pause();
+    for pool in pools {
+        let given_up = timeout(Duration::from_millis(100), pool.begin()).await;
+        assert!(given_up.is_err(), "the server does not answer");
+    }
+    server.resume();
+    let left = "SELECT COUNT(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'";
+    eventually("no transaction is left", PATIENCE, async || server.sql(left) == "0").await;
+    for pool in pools {
+        pool.execute("SELECT 1").await.unwrap();
+    }
+    assert_eq!(server.sql(left), "0");
+}
+
 #[tokio::test]
 async fn a_connection_that_has_ended_is_replaced_before_the_next_call() {
     const END: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \

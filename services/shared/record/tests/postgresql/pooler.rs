@@ -54,6 +54,7 @@ async fn processes_that_start_at_once_behind_a_pooler_all_migrate() {
             }
         };
         join_all(databases.iter().map(migrate)).await;
+        assert!(traffic.try_join_next().is_none(), "{mode:?}: another client ended");
         traffic.shutdown().await;
         let left = "SELECT COUNT(*) FROM pg_locks WHERE locktype = 'advisory'";
         assert_eq!(server.sql(left), "0", "{mode:?}: a lock is left behind");

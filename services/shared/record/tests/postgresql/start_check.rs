@@ -73,12 +73,26 @@ async fn a_role_that_may_not_write_is_refused() {
     assert!(matches!(writing, Unusable::NoRights(_)), "{writing:?}");
 }
 
+/// In a switchover, the address soon leads to the primary.
 #[tokio::test]
-async fn a_standby_is_refused() {
+async fn a_standby_is_an_unavailable_database() {
     let primary = PostgresServer::start_primary().await;
     let standby = primary.start_standby().await;
-    let reason = reason(&standby.url()).await;
-    assert!(matches!(reason, Unusable::Standby(_)), "{reason:?}");
+    let database = open_url(&standby.url());
+    let error = database.check().await.unwrap_err();
+    assert!(error.is_unavailable(), "{error:?}");
+    database.check_at_start().await.unwrap();
+}
+
+/// Two services, one of which owns the schema that is in each search path.
+#[tokio::test]
+async fn a_table_of_another_schema_is_not_taken_for_the_own_one() {
+    let server = PostgresServer::start().await;
+    open(&server).check().await.unwrap();
+    server.sql("CREATE ROLE other LOGIN; CREATE SCHEMA other AUTHORIZATION other");
+    open_url(&server.url_of("other", "")).check().await.unwrap();
+    let tables = "SELECT COUNT(*) FROM pg_tables WHERE tablename = 'start_checks'";
+    assert_eq!(server.sql(tables), "2");
 }
 
 #[tokio::test]

@@ -17,6 +17,7 @@ const PROTO: &str = "microblog-proto";
 const CHASSIS: &str = "microblog-chassis";
 const KEYSPACE: &str = "microblog-keyspace";
 const RECORD: &str = "microblog-record";
+const STORAGE: &str = "microblog-storage";
 const TESTKIT: &str = "microblog-testkit";
 const LAUNCHER: &str = "microblog";
 const REDIS_CLIENTS: [&str; 2] = ["redis", "deadpool-redis"];
@@ -93,7 +94,7 @@ fn only_keyspace_and_the_testkit_depend_on_a_redis_client() {
 #[test]
 fn only_services_with_a_database_depend_on_a_sql_client() {
     for package in metadata().workspace_packages() {
-        let may = [RECORD, "microblog-user", "microblog-relation", "microblog-post"]
+        let may = [RECORD, STORAGE, "microblog-user", "microblog-relation", "microblog-post"]
             .iter()
             .any(|name| package.name == *name);
         assert!(may || !imports(package).contains("sqlx"), "{} depends on sqlx", package.name);

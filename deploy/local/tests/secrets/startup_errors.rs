@@ -168,7 +168,7 @@ async fn redis_password_files_are_not_printed() {
     for (name, text, url, expected) in [
         ("wrong", secret.clone(), &url, "WRONGPASS"),
         ("second", secret.clone(), &two, "--redis-password-file must not name another"),
-        ("long", secret.repeat(1000), &url, "long cannot be used: cannot read the file: larger"),
+        ("long", secret.repeat(10_000), &url, "long cannot be used: cannot read the file: larger"),
         ("empty", "\n".to_owned(), &url, "empty cannot be used: it has no password"),
     ] {
         let file = private_file(directory.path(), name, &text);

@@ -199,10 +199,10 @@ impl<G: Group> Work<G> {
             Err(error) => return Err(failure(error, calls.len())),
         };
         let Decided { outcomes, changes, feed } = decided;
-        // Without a change, nothing was written.
-        if !feed.is_empty()
-            && let Err(error) = transaction.commit(&feed).await
-        {
+        if feed.is_empty() {
+            // Nothing was written: the locks end before the cache is asked.
+            drop(transaction);
+        } else if let Err(error) = transaction.commit(&feed).await {
             return Err(match error {
                 // A lock on the feed that is not free concerns all calls.
                 CommitError::Aborted(error) => failure(error, 1),

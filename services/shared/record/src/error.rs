@@ -7,8 +7,6 @@ use microblog_files::UnusableText;
 use microblog_keyspace as keyspace;
 use sqlx::{error::DatabaseError, migrate::MigrateError};
 
-use crate::start_check::Unusable;
-
 /// PostgreSQL's error code of a lock that was not free in time (`lock_not_available`).
 const LOCKED: &str = "55P03";
 
@@ -63,6 +61,28 @@ pub enum OpenError {
     /// The driver rejects the URL.
     #[error("the database's address is not valid")]
     Address(#[source] sqlx::Error),
+}
+
+/// Why a service cannot use a database.
+#[derive(Debug, thiserror::Error)]
+pub enum Unusable {
+    /// Texts of users have all characters.
+    #[error("the encoding of the database is {0}: create it with ENCODING 'UTF8'")]
+    Encoding(String),
+    /// Two connections have one lock: writers would not wait for each other.
+    #[error(
+        "pg_advisory_xact_lock does not lock: a second connection does not wait for the first one"
+    )]
+    NoLock,
+    /// A reader misses what was committed before it.
+    #[error("a statement does not see what another connection has committed before it")]
+    OldSnapshot,
+    /// The role cannot create its tables, or write to them.
+    #[error("the role of the database may not create tables in its schema, or not write to them")]
+    NoRights(#[source] sqlx::Error),
+    /// Another engine than PostgreSQL lacks a function, for example.
+    #[error("the database rejects a statement that a service needs")]
+    Statement(#[source] sqlx::Error),
 }
 
 /// Why an operation of a database failed.

@@ -127,13 +127,26 @@ impl Store {
         }
     }
 
-    /// Returns the memory that Redis uses, without client buffers and the buffer of the append-only
-    /// file.
+    /// Returns the memory that Redis uses, without client buffers, the buffer of the append-only file, and
+    /// what the Lua virtual machines use.
     async fn used(&mut self) -> anyhow::Result<i64> {
-        let info = Info::fetch(&mut self.redis, &["memory"]).await?;
+        let info = Info::fetch(&mut self.redis, &["server", "memory"]).await?;
         let number = |name| info.field::<i64>(name);
-        Ok(number("used_memory")? - number("mem_clients_normal")? - number("mem_aof_buffer")?)
+        let version: String = info.field("redis_version")?;
+        let used =
+            number("used_memory")? - number("mem_clients_normal")? - number("mem_aof_buffer")?;
+        Ok(match counts_lua(&version) {
+            true => used - number("used_memory_vm_total")?,
+            false => used,
+        })
     }
+}
+
+/// Whether `used_memory` has what the Lua virtual machines use, which grows with each call of a function
+/// until it is collected. It has from Redis 8 on. Valkey says that it is Redis 7.2.
+fn counts_lua(redis_version: &str) -> bool {
+    let major = redis_version.split('.').next().and_then(|major| major.parse().ok());
+    major.is_some_and(|major: u32| major >= 8)
 }
 
 #[cfg(test)]
@@ -142,6 +155,12 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
+
+    #[test]
+    fn redis_counts_the_memory_of_lua_from_version_8_on() {
+        let counts = ["7.0.15", "7.2.4", "8.0.2", "8.2.3", "10.0.0", ""].map(counts_lua);
+        assert_eq!(counts, [false, false, true, true, true, false]);
+    }
 
     #[tokio::test]
     async fn expiring_keys_are_deleted() {

@@ -132,10 +132,11 @@ impl Store {
     async fn used(&mut self) -> anyhow::Result<i64> {
         let info = Info::fetch(&mut self.redis, &["server", "memory"]).await?;
         let number = |name| info.field::<i64>(name);
-        let version: String = info.field("redis_version")?;
+        let (version, allocator): (String, String) =
+            (info.field("redis_version")?, info.field("mem_allocator")?);
         let used =
             number("used_memory")? - number("mem_clients_normal")? - number("mem_aof_buffer")?;
-        Ok(match counts_lua(&version) {
+        Ok(match counts_lua(&version, &allocator) {
             true => used - number("used_memory_vm_total")?,
             false => used,
         })
@@ -143,10 +144,12 @@ impl Store {
 }
 
 /// Whether `used_memory` has what the Lua virtual machines use, which grows with each call of a function
-/// until it is collected. It has from Redis 8 on. Valkey says that it is Redis 7.2.
-fn counts_lua(redis_version: &str) -> bool {
-    let major = redis_version.split('.').next().and_then(|major| major.parse().ok());
-    major.is_some_and(|major: u32| major >= 8)
+/// until it is collected. It has from Redis 7.4 on (redis/redis#13133), if built with jemalloc. Valkey says
+/// that it is Redis 7.2.4.
+fn counts_lua(redis_version: &str, allocator: &str) -> bool {
+    let mut numbers = redis_version.split('.').map_while(|number| number.parse::<u32>().ok());
+    let version = numbers.next().zip(numbers.next());
+    allocator.starts_with("jemalloc") && version.is_some_and(|version| version >= (7, 4))
 }
 
 #[cfg(test)]
@@ -157,9 +160,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn redis_counts_the_memory_of_lua_from_version_8_on() {
-        let counts = ["7.0.15", "7.2.4", "8.0.2", "8.2.3", "10.0.0", ""].map(counts_lua);
-        assert_eq!(counts, [false, false, true, true, true, false]);
+    fn redis_counts_the_memory_of_lua_from_7_4_on_if_built_with_jemalloc() {
+        let jemalloc = "jemalloc-5.3.0";
+        for counted in ["7.4.0", "8.0.2", "8.2.3", "10.0.0"] {
+            assert!(counts_lua(counted, jemalloc), "{counted}");
+            assert!(!counts_lua(counted, "libc"), "{counted}");
+        }
+        for not_counted in ["7.0.15", "7.2.4", "6.9.1", ""] {
+            assert!(!counts_lua(not_counted, jemalloc), "{not_counted}");
+        }
     }
 
     #[tokio::test]

@@ -122,6 +122,10 @@ const PRAGMAS: [&str; 6] = [
 // processes wait for them. Longer than a pause between the statements of a transaction.
 const IDLE_IN_TRANSACTION: Duration = Duration::from_secs(10);
 
+// A server that answers at all answers a BEGIN, however busy it is. The connection counts until then: with as
+// many of a server that has gone as there may be, the one that has taken over its address is not reached.
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(10);
+
 // PostgreSQL answers a rollback at once, unless its host is gone. A statement that takes longer runs on
 // without its connection.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -218,8 +222,19 @@ impl Inner {
     ) -> Result<Result<Transaction<'static, Any>, sqlx::Error>, sqlx::Error> {
         let connection = self.acquire().await?;
         // A task, since a BEGIN that is given up would leave its connection in the transaction: the driver
-        // counts a transaction when its BEGIN is answered.
-        let begun = tokio::spawn(Transaction::begin(connection, Some(begin)));
+        // counts a transaction when its BEGIN is answered. One that is not answered in time is given up with
+        // its connection, which the pool closes since it is replaced.
+        let replaced = self.replaced.clone();
+        let begun = tokio::spawn(async move {
+            let mut begun = Box::pin(Transaction::begin(connection, Some(begin)));
+            match timeout(BEGIN_TIMEOUT, &mut begun).await {
+                Ok(begun) => begun,
+                Err(_elapsed) => {
+                    replaced.set();
+                    Err(sqlx::Error::PoolTimedOut)
+                }
+            }
+        });
         begun.await.map_err(|ended| sqlx::Error::Io(ended.into()))
     }
 

@@ -1,6 +1,6 @@
--- A role for each service that records its data in SQL, and a schema of its own, in the database of
--- this connection. PostgreSQL looks for tables in the schema of the role's name first. No role can
--- use the schema of another, and none can write to `public`.
+-- A role for each service that has its data, or records it, in SQL, and a schema of its own, in the
+-- database of this connection. PostgreSQL looks for tables in the schema of the role's name first. No
+-- role can use the schema of another, and none can write to `public`.
 --
 --   export DATABASE_PASSWORDS=/run/secrets/database
 --   psql --dbname=microblog --file=deploy/postgresql/roles.sql

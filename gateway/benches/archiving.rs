@@ -22,7 +22,7 @@ use microblog_proto::{
     gateway::{LoginRequest, PublishRequest, gateway_service_client::GatewayServiceClient},
     user::{ImportUsersRequest, user_service_client::UserServiceClient},
 };
-use microblog_testkit::{RedisServer, redis::cmd};
+use microblog_testkit::{Database, RedisServer, redis::cmd};
 use tokio::{
     runtime::{Builder, Runtime},
     task::JoinSet,
@@ -241,8 +241,13 @@ fn post_config(redis_url: &str, flags: &[String]) -> microblog_post::Config {
 async fn run(urls: [String; 4], post: microblog_post::Config, listeners: [TcpListener; 2]) {
     let [user_url, relation_url, _, timeline_url] = &urls;
     let user = microblog_user::Config::parse_from(["user", "--redis-url", user_url]);
-    let relation =
-        microblog_relation::Config::parse_from(["relation", "--redis-url", relation_url]);
+    let database = Database::sqlite();
+    let relation = microblog_relation::Config::parse_from([
+        "relation",
+        "--redis-url",
+        relation_url,
+        &database.flag(),
+    ]);
     let timeline =
         microblog_timeline::Config::parse_from(["timeline", "--redis-url", timeline_url]);
     let config = microblog_gateway::Config::parse_from([

@@ -33,7 +33,6 @@ const PLOTS = [
   { title: "fanOutDepth", gauge: "microblog_timeline_queue_depth" },
   { title: "redisMemory", gauge: "microblog_redis_memory_bytes", divisor: 2 ** 20, unit: " MiB" },
   recorderLag("userLag", "user record"),
-  recorderLag("relationLag", "relation record"),
   recorderLag("postLag", "post record"),
 ];
 const NAMES = [BUCKETS, ...PLOTS.map(({ counter, gauge }) => counter ?? gauge)];

@@ -105,7 +105,6 @@ export const texts = {
   fanOutDepth: ["Fan-out queue", "扇出队列"],
   redisMemory: ["Redis memory", "Redis 内存"],
   userLag: ["Recorder lag: user", "记录延迟：user"],
-  relationLag: ["Recorder lag: relation", "记录延迟：relation"],
   postLag: ["Recorder lag: post", "记录延迟：post"],
   peak: ["peak {0}", "峰值 {0}"],
   noData: ["no data", "暂无数据"],

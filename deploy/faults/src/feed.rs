@@ -32,10 +32,6 @@ const MESSAGE: Duration = Duration::from_secs(15);
 /// The most messages that the reader takes of a stream before it stops.
 const MESSAGES: u32 = 12;
 
-/// The numbers of the lists of edges, as in the record.
-const EDGES: [(ChangeKind, u8); 3] =
-    [(ChangeKind::Follow, 0), (ChangeKind::Block, 3), (ChangeKind::Mute, 5)];
-
 /// What a reader knows, in lines like those of the record without texts, each with its account or author.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Known(BTreeMap<String, u64>);
@@ -176,10 +172,9 @@ impl Known {
         let kind = change.kind();
         let line = match kind {
             ChangeKind::Account => format!("account {user_id}"),
-            ChangeKind::Follow | ChangeKind::Block | ChangeKind::Mute => {
-                let list = EDGES.iter().find(|(edges, _)| *edges == kind);
-                format!("edge {} {user_id} {target_id}", list.map_or(0, |(_, list)| *list))
-            }
+            ChangeKind::Follow => format!("edge follow {user_id} {target_id}"),
+            ChangeKind::Block => format!("edge block {user_id} {target_id}"),
+            ChangeKind::Mute => format!("edge mute {user_id} {target_id}"),
             ChangeKind::Post => format!("post {post_id}"),
             ChangeKind::Comment => format!("comment {post_id} {comment_id}"),
             ChangeKind::Like => format!("like {post_id} {user_id}"),

@@ -93,6 +93,12 @@ impl Load {
         eventually(&what, PROGRESS, unknown).await;
     }
 
+    /// Waits until this many follows were done since an earlier moment of the log.
+    pub(crate) async fn follows(&self, count: usize, since: usize) {
+        let done = async || self.shared.log.follows(since) >= count;
+        eventually(&format!("{count} follows are done"), PROGRESS, done).await;
+    }
+
     /// Stops the clients once each has completed its call.
     pub(crate) async fn stop(&mut self) -> Result<()> {
         self.order.send_replace(Order::Stop);

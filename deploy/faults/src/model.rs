@@ -244,6 +244,11 @@ impl Model {
     }
 }
 
+/// Returns all partitions of the follow graph, each with a time.
+pub(crate) fn of_graph(time: Millis) -> BTreeMap<Partition, Millis> {
+    (0..PARTITIONS).map(|number| (("relation".to_owned(), number), time)).collect()
+}
+
 /// Returns the partition of an id.
 pub(crate) fn partition(id: u64) -> u64 {
     (id >> 2) % PARTITIONS

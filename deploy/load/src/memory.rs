@@ -108,9 +108,9 @@ pub(crate) async fn measure(
     steps.end("accounts", accounts, store).await?;
     let follows = graph::follows(graph, &users.ids, &target).await?.outcome;
     ensure!(follows.rejected_limit == 0, "{} follows were rejected", follows.rejected_limit);
-    steps.end("follows, on both sides", follows.created, store).await?;
-
     let content = Content::new(urls, &users.ids).await?;
+    content.read_lists().await?;
+    steps.end("follows, cached on both sides", follows.created, store).await?;
     let mut posts = Vec::new();
     for round in 0..args.posts {
         posts.extend(content.publish(round).await?);
@@ -141,6 +141,7 @@ async fn warm_up(urls: &Urls, accounts: u32) -> anyhow::Result<()> {
     let ids = graph::users(&graph, &target(urls)).await?.ids;
     graph::follows(&graph, &ids, &target(urls)).await?;
     let content = Content::new(urls, &ids).await?;
+    content.read_lists().await?;
     let posts = content.publish(0).await?;
     content.like(&posts, 1).await?;
     content.comment(&posts, 0).await?;

@@ -69,7 +69,7 @@ pub(crate) struct Target {
     /// Redis of the started system
     #[arg(long, value_name = "TOPOLOGY", default_value = "single", requires = "start")]
     redis: Topology,
-    /// Where the services of the started system record
+    /// Where the databases of the started system are
     #[arg(long, value_name = "DATABASE", default_value = "sqlite", requires = "start")]
     database: Database,
     /// Starts the system with TLS for all calls and for Redis, client certificates, and signed

@@ -1,4 +1,4 @@
-//! Clients of the post and timeline services, shared by several commands.
+//! Clients of the relation, post and timeline services, shared by several commands.
 
 use anyhow::anyhow;
 use microblog_local::{
@@ -8,6 +8,7 @@ use microblog_local::{
 };
 use microblog_proto::{
     post::{CreatePostRequest, post_service_client::PostServiceClient},
+    relation::relation_service_client::RelationServiceClient,
     timeline::{
         GetTimelineRequest, GetTimelineResponse, TimelineKind,
         timeline_service_client::TimelineServiceClient,
@@ -36,9 +37,10 @@ pub(crate) fn import_target(urls: &Urls, password: &str) -> Target {
     }
 }
 
-/// Clients of the post and timeline services.
+/// Clients of the relation, post and timeline services.
 #[derive(Clone)]
 pub(crate) struct ServiceClients {
+    relations: RelationServiceClient<SignedChannel>,
     posts: PostServiceClient<SignedChannel>,
     timelines: TimelineServiceClient<SignedChannel>,
 }
@@ -46,11 +48,17 @@ pub(crate) struct ServiceClients {
 impl ServiceClients {
     /// Connects to the services, which must be serving.
     pub(crate) async fn connect(urls: &Urls) -> anyhow::Result<Self> {
-        let Urls { post, timeline, keys, .. } = urls;
+        let Urls { relation, post, timeline, keys, .. } = urls;
         Ok(Self {
+            relations: RelationServiceClient::new(keys.sign(remote::connect(relation).await?)),
             posts: PostServiceClient::new(keys.sign(remote::connect(post).await?)),
             timelines: TimelineServiceClient::new(keys.sign(remote::connect(timeline).await?)),
         })
+    }
+
+    /// Returns the client of the relation service.
+    pub(crate) fn relations(&self) -> RelationServiceClient<SignedChannel> {
+        self.relations.clone()
     }
 
     /// Returns the client of the post service.

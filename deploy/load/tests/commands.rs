@@ -112,7 +112,7 @@ fn memory_measures_each_kind_of_data() {
     let (text, measured) = measured(&arguments);
     let steps = measured["steps"].as_array().unwrap();
     let kinds: Vec<_> = steps.iter().map(|step| step["what"].as_str().unwrap()).collect();
-    let expected = ["accounts", "follows, on both sides", "posts", "likes", "comments"];
+    let expected = ["accounts", "follows, cached on both sides", "posts", "likes", "comments"];
     assert_eq!(kinds[..5], expected, "{text}");
     assert!(kinds[5].starts_with("home timelines, "), "{text}");
     for step in steps {
@@ -140,7 +140,7 @@ fn capacity_computes_from_the_inputs_of_an_earlier_run() {
     let file = file.to_str().unwrap();
     let (text, measured) = measured(&["capacity", "--inputs", file, "--sizes=21600000"]);
     assert!(text.contains("| operations a second, 10% posts | 3,000 |"), "{text}");
-    assert!(text.contains("| relation: follows | 864 GB |"), "{text}");
+    assert!(text.contains("| relation: follows | 216 GB |"), "{text}");
     assert!(text.contains("- Nearest with 21.6 million accounts: "), "{text}");
     assert_eq!(measured["plans"][0]["accounts"], 21_600_000);
     let errors = error_of(&["capacity", "--inputs", "/dev/null"]);

@@ -22,9 +22,8 @@ use crate::{
 };
 
 const USERS_PER_CALL: usize = 5_000;
-// Follows of one target cost less in one call. The upper bound is the services' deadline for writes
-// on a busy machine.
-const FOLLOWS_PER_CALL: usize = 50_000;
+// The upper bound is the services' deadline for writes on a busy machine.
+const FOLLOWS_PER_CALL: usize = 5_000;
 // Concurrent calls, each on its own connection: the client encodes one while the store runs the
 // other.
 const CONNECTIONS: usize = 2;
@@ -211,8 +210,7 @@ async fn import_follows(
 }
 
 /// Makes an idempotent call, and retries transient errors. Notes whether an attempt failed: it may have
-/// created what the answer counts as existing. One that is rejected as OVERLOADED, too, since the
-/// relation service checks its load between parts of the call.
+/// created what the answer counts as existing.
 async fn retry<T>(
     is_unclear: &Cell<bool>,
     call: impl AsyncFn() -> Result<T, Status>,
@@ -235,7 +233,7 @@ fn sum(
         rejected_self: a.rejected_self + b.rejected_self,
         rejected_blocked: a.rejected_blocked + b.rejected_blocked,
         rejected_limit: a.rejected_limit + b.rejected_limit,
-        rejected_forgotten: a.rejected_forgotten + b.rejected_forgotten,
+        rejected_deleted: a.rejected_deleted + b.rejected_deleted,
     };
     (outcome, a_unclear + b_unclear)
 }

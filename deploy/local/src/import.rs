@@ -78,7 +78,7 @@ fn report(list: &EdgeList, users: &Users, follows: &Follows) {
         (list.self_follows + outcome.rejected_self, "self-follow"),
         (outcome.rejected_blocked, "one has blocked the other"),
         (outcome.rejected_limit, "the follower has reached the limit"),
-        (outcome.rejected_forgotten, "account deleted"),
+        (outcome.rejected_deleted, "account deleted"),
         (follows.dropped, "account could not be created"),
     ] {
         if count > 0 {

@@ -14,7 +14,6 @@ use indicatif::HumanCount;
 use microblog_proto::{
     common::{DamagedRow, RestoreSource, RestoredPartition},
     post::{self, post_service_client::PostServiceClient},
-    relation::{self, relation_service_client::RelationServiceClient},
     user::{self, user_service_client::UserServiceClient},
 };
 use tonic::{Request, Status, Streaming};
@@ -22,7 +21,7 @@ use tonic::{Request, Status, Streaming};
 use crate::{
     keys::{Keys, SignedChannel},
     progress::Progress,
-    remote::{self, POST_URL, RELATION_URL, USER_URL},
+    remote::{self, POST_URL, USER_URL},
 };
 
 /// Restores lost data of Redis from the databases of the services.
@@ -46,7 +45,7 @@ pub(crate) struct Args {
     #[arg(long)]
     force: bool,
     /// The services to restore.
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "user,relation,post")]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "user,post")]
     services: Vec<Name>,
     /// Prints a line for each partition.
     #[arg(long)]
@@ -54,9 +53,6 @@ pub(crate) struct Args {
     /// URL of the user service.
     #[arg(long, value_name = "URL", default_value = USER_URL, env = "MICROBLOG_USER_URL")]
     user_url: String,
-    /// URL of the relation service.
-    #[arg(long, value_name = "URL", default_value = RELATION_URL, env = "MICROBLOG_RELATION_URL")]
-    relation_url: String,
     /// URL of the post service.
     #[arg(long, value_name = "URL", default_value = POST_URL, env = "MICROBLOG_POST_URL")]
     post_url: String,
@@ -73,11 +69,10 @@ enum Source {
     Redis,
 }
 
-/// A service with a database.
+/// A service that records its changes in a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Name {
     User,
-    Relation,
     Post,
 }
 
@@ -108,7 +103,6 @@ impl Args {
     fn url(&self, name: Name) -> &str {
         match name {
             Name::User => &self.user_url,
-            Name::Relation => &self.relation_url,
             Name::Post => &self.post_url,
         }
     }
@@ -157,12 +151,6 @@ async fn restore(
             let request = Request::new(user::RestoreRequest { source, force });
             let partitions = UserServiceClient::new(channel).restore(request).await?.into_inner();
             show("user", args, partitions, |response| response.partition, found).await
-        }
-        Name::Relation => {
-            let request = Request::new(relation::RestoreRequest { source, force });
-            let restored = RelationServiceClient::new(channel).restore(request).await?;
-            show("relation", args, restored.into_inner(), |response| response.partition, found)
-                .await
         }
         Name::Post => {
             let request = Request::new(post::RestoreRequest { source, force });

@@ -28,7 +28,8 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const VIOLATIONS: u8 = 1;
 const PENDING: u8 = 3;
 
-/// Checks the invariants of accounts, of the follow graph and of posts. Read-only without --repair.
+/// Checks the invariants of accounts, of the follow graph and of posts, and that the cache has what the
+/// database of the follow graph has. Read-only without --repair.
 ///
 /// Waits for work that is under way, such as the delivery of posts to timelines. Concurrent writes can
 /// cause false reports. Exits with 1 if there are violations (after a repair: remaining ones), with 2 if
@@ -40,7 +41,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ID|all", default_value = "all", value_parser = parse_user)]
     user: UserChoice,
     /// Repairs violations and prints the repairs. Safe during writes. Cancels pending
-    /// registrations. Does not repair unreadable data and posts in the archive.
+    /// registrations. Does not repair the follow graph, unreadable data and posts in the archive.
     #[arg(long)]
     repair: bool,
     /// How long each of the checks waits for work that is under way. 0 does not wait.
@@ -92,10 +93,11 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         UserChoice::All => (0, PARTITIONS),
         UserChoice::One(id) => (id, 1),
     };
+    let progress = Progress::start_uncounted("graph");
     let check = async |progress: &Progress, found: &mut Findings| {
         graph(&args, user_id, progress, found).await
     };
-    found.add(settled(Progress::start("graph", parts), wait, check).await?);
+    found.add(settled(progress, wait, check).await?);
     let check = async |progress: &Progress, found: &mut Findings| {
         posts(&args, user_id, progress, found).await
     };
@@ -206,7 +208,7 @@ async fn graph(
 ) -> anyhow::Result<()> {
     let channel = args.keys.sign(remote::connect(&args.relation_url).await?);
     let (mut users, mut follows) = (0, 0);
-    let request = Request::new(relation::VerifyRequest { user_id, repair: args.repair });
+    let request = Request::new(relation::VerifyRequest { user_id });
     let answers = RelationServiceClient::new(channel).verify(request).await;
     let mut answers = answers.map_err(failed)?.into_inner();
     while let Some(answer) = answers.message().await.map_err(failed)? {
@@ -214,8 +216,7 @@ async fn graph(
         follows += answer.follows_checked;
         found.violations.extend(answer.violations);
         found.pending.extend(answer.pending);
-        found.repaired.extend(answer.repaired);
-        progress.add(1);
+        progress.add(answer.users_checked);
     }
     found.summary.push(format!(
         "graph      {} accounts' lists and {} follows checked",

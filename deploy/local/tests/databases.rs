@@ -26,13 +26,7 @@ impl Replica {
         let listen = format!("--relation-listen=127.0.0.1:{port}");
         let redis = format!("--relation-redis-url={}", redis.url("relation"));
         // Many connections may have to be made, on a slow machine.
-        let own = [
-            "serve",
-            "--services=relation",
-            "--threads=2",
-            "--durability=recorded",
-            "--database-timeout-ms=20000",
-        ];
+        let own = ["serve", "--services=relation", "--threads=2", "--database-timeout-ms=20000"];
         let args = [&own, &[&*listen, &*redis][..], flags].concat();
         Self { process: Process::spawn_services(PROGRAM, &args), port }
     }
@@ -43,8 +37,8 @@ impl Replica {
         client.follow(FollowRequest { follower_id: 4, target_id }).await.map(|_| ())
     }
 
-    /// Waits until it acknowledges a change: the database is filled.
-    async fn wait_until_filled(&self) {
+    /// Waits until it acknowledges a change: the database has its tables.
+    async fn wait_until_written(&self) {
         self.process.wait_until_serving().await;
         eventually("a change is acknowledged", PATIENCE, async || self.follow(8).await.is_ok())
             .await;
@@ -60,7 +54,7 @@ async fn replicas_that_start_at_once_behind_a_pooler_all_serve() {
         let url = format!("--relation-database-url={}", pooler.url_of("relation"));
         let replicas: Vec<_> = (0..3).map(|_| Replica::spawn(&redis, &[&url])).collect();
         for replica in &replicas {
-            replica.wait_until_filled().await;
+            replica.wait_until_written().await;
         }
         for (replica, target) in replicas.iter().cycle().zip(2..32) {
             let followed = replica.follow(target << 12).await;
@@ -83,7 +77,7 @@ async fn a_password_that_changes_needs_no_restart() {
     let url = format!("--relation-database-url={url}");
     let path = format!("--relation-database-password-file={}", file.display());
     let replica = Replica::spawn(&redis, &[&url, &path]);
-    replica.wait_until_filled().await;
+    replica.wait_until_written().await;
     for (round, password) in ["second", "third % & \u{e4}"].into_iter().enumerate() {
         server.create_roles(password);
         fs::write(&file, password).unwrap();

@@ -42,7 +42,7 @@ fn allowed(directory: &str, all: &BTreeSet<&str>) -> Option<BTreeSet<String>> {
         | "services/shared/testkit" => these(&[]),
         "services/shared/keyspace" => these(&[DOMAIN, FILES, CHASSIS]),
         "services/shared/record" => these(&[PROTO, DOMAIN, FILES, CHASSIS, KEYSPACE]),
-        "services/shared/storage" => these(&[DOMAIN, KEYSPACE, RECORD]),
+        "services/shared/storage" => these(&[PROTO, DOMAIN, CHASSIS, KEYSPACE, RECORD]),
         "services/shared/chassis" => these(&[PROTO, DOMAIN, FILES]),
         "gateway" => these(&[PROTO, DOMAIN, FILES, CHASSIS]),
         "deploy/load" => these(&all.iter().copied().collect::<Vec<_>>()),
@@ -51,7 +51,7 @@ fn allowed(directory: &str, all: &BTreeSet<&str>) -> Option<BTreeSet<String>> {
         }
         "deploy/faults" => these(&[PROTO, LAUNCHER, TESTKIT]),
         service if service.strip_prefix("services/").is_some_and(|name| !name.contains('/')) => {
-            these(&[PROTO, DOMAIN, CHASSIS, KEYSPACE, RECORD])
+            these(&[PROTO, DOMAIN, CHASSIS, KEYSPACE, RECORD, STORAGE])
         }
         _ => None,
     }

@@ -11,7 +11,7 @@ use microblog_proto::{
     timeline::{GetTimelineRequest, TimelineKind, timeline_service_client::TimelineServiceClient},
     user::{GetUserByNameRequest, user_service_client::UserServiceClient},
 };
-use microblog_testkit::{PATIENCE, Process, RedisServer, eventually, free_port, redis};
+use microblog_testkit::{Database, PATIENCE, Process, RedisServer, eventually, free_port, redis};
 use tonic::{Code, transport::Endpoint};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_microblog");
@@ -24,6 +24,8 @@ const GATEWAY: &str = "microblog.gateway.v1.GatewayService";
 struct Colocated {
     process: Process,
     ports: Vec<(&'static str, u16)>,
+    /// Of relation.
+    _database: Database,
 }
 
 impl Colocated {
@@ -34,11 +36,14 @@ impl Colocated {
         let listen = |(service, port): &(&str, u16)| format!("--{service}-listen=127.0.0.1:{port}");
         let url = |(service, user)| format!("--{service}-redis-url={}", redis.url(user));
         let own = ports.iter().map(listen).chain(SERVICES.into_iter().zip(users).map(url));
-        let own: Vec<_> = own.collect();
+        let database = Database::sqlite();
+        let flag = format!("--relation-database-url={}", database.url());
+        let own: Vec<_> = own.chain([flag]).collect();
         let serve = ["serve", "--services=gateway,user,relation,post,timeline", "--threads=1"];
         let own = own.iter().map(String::as_str);
         let args: Vec<_> = serve.into_iter().chain(own).chain(flags.iter().copied()).collect();
-        Self { process: Process::spawn_services(PROGRAM, &args), ports }
+        let process = Process::spawn_services(PROGRAM, &args);
+        Self { process, ports, _database: database }
     }
 
     fn endpoint(&self, service: &str) -> Endpoint {

@@ -138,7 +138,7 @@ class System:
         """Restores Redis from the databases. Returns the error, or an empty text."""
         urls = {
             f"MICROBLOG_{name}_URL": f"http://127.0.0.1:{self.port_base + place}"
-            for name, place in (("USER", USER), ("RELATION", RELATION), ("POST", POST))
+            for name, place in (("USER", USER), ("POST", POST))
         }
         result = subprocess.run(
             [self.programs / "microblog", "restore"], env=urls, capture_output=True, text=True,

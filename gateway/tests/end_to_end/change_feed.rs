@@ -443,7 +443,7 @@ async fn an_account_ends_once() {
         (ChangeKind::Account, true, dan.id, 0),
         (ChangeKind::Account, true, fay.id, 0),
         (ChangeKind::Follow, true, ann.id, dan.id),
-        (ChangeKind::Mute, true, fay.id, 0),
+        (ChangeKind::Mute, true, fay.id, ann.id),
     ];
     assert_eq!(found, expected, "{changes:?}");
 }

@@ -32,7 +32,7 @@ async fn costs(system: &System, call: impl AsyncFn()) -> Cost {
     let server = &system.store.nodes()[0];
     let mut cheapest = None;
     // A command may be read in two pieces, so the minimum counts.
-    for _ in 0..5 {
+    for _ in 0..20 {
         server.reset_commandstats().await;
         let before = server.commandstats().await;
         let reads_before = info(server, "stats", "total_reads_processed").await;
@@ -46,7 +46,8 @@ async fn costs(system: &System, call: impl AsyncFn()) -> Cost {
             (calls > 0 && !own.contains(&name.as_str())).then(|| (name.clone(), calls))
         };
         let cost = Cost { commands: after.iter().filter_map(counted).collect(), reads };
-        if cheapest.as_ref().is_none_or(|cheapest: &Cost| cost.reads < cheapest.reads) {
+        let size = |cost: &Cost| (cost.commands.values().sum::<u64>(), cost.reads);
+        if cheapest.as_ref().is_none_or(|cheapest| size(&cost) < size(cheapest)) {
             cheapest = Some(cost);
         }
     }
@@ -80,15 +81,19 @@ async fn a_page_costs_the_same_in_a_list_of_100_and_in_one_of_20_000() {
     system.follows(crowd.iter().map(|&fan| (fan, many.id))).await;
     system.follows(crowd[..4_000].iter().map(|&fan| (viewer.id, fan))).await;
 
+    system.caches(viewer.id).await;
     let short = costs_of_followers(&system, &viewer, few.id, "").await;
     let long = costs_of_followers(&system, &viewer, many.id, "").await;
     assert_eq!(short, long);
-    // The viewer's relations to a page: one membership command for each of the viewer's id sets.
-    assert_eq!(long.commands.get("smismember"), Some(&2));
+    // The viewer's relations to a page: one membership command for each of the viewer's lists.
+    assert_eq!(long.commands.get("smismember"), Some(&5));
 
     let next = system.followers(Some(&viewer), many.id, 50, "").await.next_page_token;
     let further = costs_of_followers(&system, &viewer, many.id, &next).await;
-    assert_eq!(further, long);
+    // It reads its list whole, and not the front and the newest entries.
+    let mut expected = long;
+    *expected.commands.get_mut("getrange").unwrap() -= 1;
+    assert_eq!(further, expected);
 }
 
 #[tokio::test]
@@ -119,11 +124,12 @@ async fn a_page_of_comments_costs_the_same_under_10_and_under_2_000() {
         };
         costs(&system, call).await
     };
+    system.caches(viewer.id).await;
     let short = costs(few, "").await;
     let long = costs(many, "").await;
     assert_eq!(short, long);
-    // One membership command for each of the viewer's id sets, and one lookup of the name.
-    assert_eq!(long.commands.get("smismember"), Some(&2));
+    // One membership command for each of the viewer's lists, and one lookup of the name.
+    assert_eq!(long.commands.get("smismember"), Some(&5));
     assert_eq!(long.commands.get("get"), Some(&1));
 
     let next = system.comments(Some(&viewer), many, 10, "").await.next_page_token;

@@ -15,7 +15,7 @@ use microblog_proto::{
     timeline::timeline_service_client::TimelineServiceClient,
     user::{self, user_service_client::UserServiceClient},
 };
-use microblog_testkit::{Files, PATIENCE, Store, Topology, eventually};
+use microblog_testkit::{Database, Files, PATIENCE, Store, Topology, eventually};
 use tokio::task::JoinSet;
 use tonic::Request;
 
@@ -33,7 +33,8 @@ pub(crate) enum Jobs {
     Run,
     /// All but those of the gateway, whose calls would be recorded.
     OfServices,
-    /// None, so that only the test causes changes.
+    /// None, so that only the test causes changes, but those of relation, which change nothing and let its
+    /// cache answer.
     Rest,
 }
 
@@ -85,6 +86,19 @@ impl System {
         Self::start_on(Topology::Single, Jobs::Run, Flags::default()).await
     }
 
+    /// Waits until relation answers from its cache.
+    pub(crate) async fn caches(&self, user_id: u64) {
+        eventually("the cache of relation is trusted", PATIENCE, async || {
+            let request = relation::BatchGetCountsRequest { user_ids: vec![user_id] };
+            self.relation().batch_get_counts(request).await.unwrap();
+            let keys = microblog_testkit::redis::cmd("KEYS").arg("rel:*:following:*").take();
+            let keys: Vec<String> =
+                keys.query_async(&mut self.store.nodes()[0].admin().await).await.unwrap();
+            keys.iter().any(|key| key.ends_with(&format!(":{user_id}")))
+        })
+        .await;
+    }
+
     /// Starts a system with further flags for its services.
     pub(crate) async fn start_on(topology: Topology, jobs: Jobs, flags: Flags<'_>) -> Self {
         let store = Store::start(topology).await;
@@ -96,7 +110,8 @@ impl System {
         let accounts = peer(without_jobs(&user), jobs, &mut running);
         let user = peer(recorder.on(user), jobs, &mut running);
         let graph = peer(without_jobs(&relation), jobs, &mut running);
-        let relation = peer(recorder.on(relation), jobs, &mut running);
+        let of_relation = if jobs == Jobs::Rest { Jobs::OfServices } else { jobs };
+        let relation = peer(recorder.on(relation), of_relation, &mut running);
         let timeline =
             timeline_service(&store.url("timeline"), flags.timeline, graph.clone()).await;
         let delivery = peer(without_jobs(&timeline), jobs, &mut running);
@@ -279,10 +294,20 @@ pub(crate) async fn user_service(redis_url: &str, flags: &[&str]) -> Service {
     microblog_user::service(&config, Worker::ONLY).await.unwrap()
 }
 
+/// Starts a relation service, with a database of its own unless the flags name one.
 pub(crate) async fn relation_service(redis_url: &str, flags: &[&str]) -> Service {
-    let args = ["relation", "--redis-url", redis_url].into_iter().chain(flags.iter().copied());
-    let config = microblog_relation::Config::try_parse_from(args).unwrap();
-    microblog_relation::service(&config, Worker::ONLY).await.unwrap()
+    let own = Database::sqlite();
+    let own_flag = [own.flag()];
+    let has_database = flags.contains(&"--database-url");
+    let database = own_flag.iter().filter(|_| !has_database).map(String::as_str);
+    let args = ["relation", "--redis-url", redis_url].into_iter().chain(database);
+    let config = microblog_relation::Config::try_parse_from(args.chain(flags.iter().copied()));
+    // For as long as the test.
+    tokio::spawn(async move {
+        let _database = own;
+        pending::<()>().await;
+    });
+    microblog_relation::service(&config.unwrap(), Worker::ONLY).await.unwrap()
 }
 
 pub(crate) async fn timeline_service(redis_url: &str, flags: &[&str], relation: Peer) -> Service {

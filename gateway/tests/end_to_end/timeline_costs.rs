@@ -147,12 +147,14 @@ async fn only_relations_missing_from_the_timeline_response_are_read() {
     let page = system.home(ann, 0, "", "").await;
     assert_eq!(page.posts[0].root_state(), RootState::Shown);
     fixture.assert_called("a root's author", &[&first, &HYDRATION, &[RELATIONS]]);
+    system.caches(ann.id).await;
     let server = &system.store.nodes()[0];
-    let commands = commands_on(server, ":following_ids", async || {
+    let commands = commands_on(server, ":following:set:", async || {
         system.home(ann, 0, "", "").await;
     });
-    // The timeline service's read, then the gateway's.
-    assert_eq!(commands.await, [bob, &carl].map(|author| [author.id.to_string()]));
+    // The timeline service's read, then the gateway's: the member that each set has, and the author.
+    let read = |author: &Member| ["0".to_owned(), author.id.to_string()];
+    assert_eq!(commands.await, [bob, &carl].map(read));
 }
 
 #[tokio::test]

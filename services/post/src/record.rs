@@ -72,8 +72,6 @@ impl Tables for PostTables {
         change_feed(4),
     ];
 
-    const READS_SUBJECTS: bool = true;
-
     fn accounts_key(partition: Partition) -> String {
         keys::authors(partition)
     }

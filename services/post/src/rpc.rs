@@ -7,7 +7,7 @@ use microblog_chassis as chassis;
 use microblog_domain::{BATCH_MAX, CommentId, PageSize, PostId, Scope, UserId};
 use microblog_keyspace::{Entry, Order, Page};
 use microblog_proto::post::{self as pb, post_service_server::PostService};
-use microblog_record::{Recorder, restore, stream_changes};
+use microblog_record::{RecordedChanges, Recorder, no_change_feed, restore, stream_changes};
 use tonic::{Request, Response, Status};
 
 use crate::{
@@ -429,7 +429,8 @@ impl PostService for Rpc {
         request: Request<pb::StreamChangesRequest>,
     ) -> RpcResult<Self::StreamChangesStream> {
         let query = request.into_inner().query.unwrap_or_default();
-        let pages = stream_changes(self.recorder.clone(), query).await?;
+        let changes = self.recorder.clone().map(RecordedChanges).ok_or_else(no_change_feed)?;
+        let pages = stream_changes(changes, query).await?;
         let response = |page| pb::StreamChangesResponse { page: Some(page) };
         Ok(Response::new(pages.map_ok(response).boxed()))
     }

@@ -1,4 +1,4 @@
-//! What `Follow` costs at each durability level, with one and with two workers.
+//! What `Follow` costs with each database, with one and with two workers.
 //!
 //! `cargo bench -p microblog-relation --bench durability`
 
@@ -14,7 +14,7 @@ use support::{Client, id};
 fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        for setting in DurabilitySetting::all(&[1, 2]) {
+        for setting in DurabilitySetting::of_databases(&[1, 2]) {
             measure(setting).await;
         }
     });
@@ -31,5 +31,5 @@ async fn measure(setting: DurabilitySetting) {
     let call = async |n: u64| {
         follow(n, id(n + 1), id(n + 100_000)).await.unwrap();
     };
-    bench.measure("follow", &format!("edges WHERE source < {}", 1_u64 << 40), call).await;
+    bench.measure("follow", &format!("follows WHERE source < {}", 1_u64 << 40), call).await;
 }

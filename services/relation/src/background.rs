@@ -1,39 +1,29 @@
 //! Background jobs. They run in one worker thread of each replica.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use microblog_chassis::run_periodically;
-use microblog_record::Recorder;
+use microblog_keyspace::Keyspace;
+use microblog_storage::{Lease, Tables, Verifier, Writer};
 
 use crate::{
-    forget,
-    record::GraphTables,
-    store::Store,
-    sweeper::{STALE_AFTER, Sweeper},
+    deletion,
+    group::{PREFIX, Steps},
 };
 
-/// The period of the jobs: 1,024 small reads in one batch.
+/// The period of the deletion of accounts.
 const PERIOD: Duration = Duration::from_secs(1);
-
-/// The period of the clock measurement.
-const CLOCKS_PERIOD: Duration = Duration::from_secs(60);
 
 /// Returns the background jobs. They never complete.
 pub(crate) fn jobs(
-    store: &Store,
-    recorder: Option<&Arc<Recorder<GraphTables>>>,
+    tables: &Tables,
+    keyspace: &Keyspace,
+    writer: &Writer<Steps>,
 ) -> Vec<BoxFuture<'static, ()>> {
-    let store = store.ignoring_closed();
-    let (mut sweeper, marked, clocks) = (Sweeper::new(store.clone()), store.clone(), store.clone());
-    let sweep = async move || sweeper.sweep(STALE_AFTER).await;
-    let forget = async move || forget::forget_marked(&marked).await;
-    let measure = async move || clocks.measure_clocks().await;
-    let mut jobs: Vec<BoxFuture<'static, ()>> = vec![
-        Box::pin(run_periodically("sweeping", PERIOD, sweep)),
-        Box::pin(run_periodically("forgetting", PERIOD, forget)),
-        Box::pin(run_periodically("measuring the clocks", CLOCKS_PERIOD, measure)),
-    ];
-    jobs.extend(recorder.iter().flat_map(|recorder| recorder.jobs()));
-    jobs
+    let verifier = Verifier::new(tables.clone(), keyspace.clone(), PREFIX);
+    let (tables, writer) = (tables.clone(), writer.clone());
+    let lease = Lease::new("deletion");
+    let delete = async move || deletion::end_edges(&tables, &writer, &lease).await;
+    vec![Box::pin(verifier.run()), Box::pin(run_periodically("deleting accounts", PERIOD, delete))]
 }

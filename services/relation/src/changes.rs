@@ -1,81 +1,166 @@
-//! The part of the change feed that this service has: follows, blocks and mutes.
+//! The changes of the follow graph in the feed, and in the part of the change feed that this service has.
 
-use microblog_domain::Partition;
+use std::time::SystemTime;
+
+use futures::future::{BoxFuture, FutureExt as _};
+use microblog_domain::UserId;
 use microblog_proto::common::{self as pb, ChangeKind};
 use microblog_record::{
-    Database, Error, ExistingPage, RowKey,
+    ChangeFeed, ChangeRow, Database, Error, ExistingPage, FeedPosition, RowKey,
     sql::{existing_page, read},
 };
-use sqlx::any::AnyRow;
+use microblog_storage::{
+    Tables,
+    feed::{self, Point},
+};
+use sqlx::{AssertSqlSafe, any::AnyRow};
 
-use crate::{graph::List, journal::JournalEntry};
+use crate::{
+    graph::{Edge, EdgeKind},
+    steps::{Event, Step},
+};
 
-/// The kinds of changes.
-pub(crate) const KINDS: [ChangeKind; 3] = [ChangeKind::Follow, ChangeKind::Block, ChangeKind::Mute];
-
-/// Returns what an entry of the journal is in the feed. Inverse edges follow from source edges.
-pub(crate) fn change(entry: &JournalEntry) -> Option<pb::Change> {
-    match entry {
-        JournalEntry::Edge(list, change) | JournalEntry::Still(list, change) => Some(pb::Change {
-            kind: kind(*list)?.into(),
-            ended: !change.exists,
-            user_id: change.edge.from.get(),
-            target_id: change.edge.to.get(),
-            version: change.version,
-            ..pb::Change::default()
-        }),
-        // The mutes of a deleted account go with it, without entries.
-        JournalEntry::Forgotten(user, stamp) => Some(pb::Change {
-            kind: ChangeKind::Mute.into(),
-            ended: true,
-            user_id: user.get(),
-            version: *stamp,
-            ..pb::Change::default()
-        }),
-        JournalEntry::Forget(..) => None,
+/// Returns what the feed has of a change: a verb, the accounts, and the version.
+pub(crate) fn text(Event { step, time_ms, .. }: &Event) -> String {
+    let of_edge = |verb: &str, edge: &Edge| {
+        let (Edge { from, to }, version) = (edge, edge.version(*time_ms));
+        format!("{verb} {from} {to} {version}")
+    };
+    match step {
+        Step::Create(kind, edge) => of_edge(verbs(*kind)[0], edge),
+        Step::End(kind, edge) => of_edge(verbs(*kind)[1], edge),
+        Step::Delete(user) => format!("delete {user}"),
+        Step::Deleted(user) => format!("deleted {user}"),
     }
 }
 
-fn kind(list: List) -> Option<ChangeKind> {
-    match list {
-        List::Following => Some(ChangeKind::Follow),
-        List::Blocks => Some(ChangeKind::Block),
-        List::Mutes => Some(ChangeKind::Mute),
-        List::Followers | List::Mutuals | List::BlockedBy => None,
+/// Returns the verbs of the creation and the end of an edge.
+const fn verbs(kind: EdgeKind) -> [&'static str; 2] {
+    match kind {
+        EdgeKind::Follow => ["follow", "unfollow"],
+        EdgeKind::Block => ["block", "unblock"],
+        EdgeKind::Mute => ["mute", "unmute"],
     }
 }
 
-fn list(kind: ChangeKind) -> Option<List> {
-    [List::Following, List::Blocks, List::Mutes]
-        .into_iter()
-        .find(|&list| self::kind(list) == Some(kind))
+/// Returns the change of a text of the feed. The outer `None` is for one of a newer version of the service,
+/// the inner one for what is no change for callers.
+fn parse(text: &str) -> Option<Option<pb::Change>> {
+    let words: Vec<&str> = text.split(' ').collect();
+    match words[..] {
+        ["delete" | "deleted", user] => id(user).map(|_| None),
+        [verb, from, to, version] => {
+            let of_verb = |kind: &EdgeKind| verbs(*kind).contains(&verb);
+            let kind = EdgeKind::ALL.into_iter().find(of_verb)?;
+            let (from, to, version) = (id(from)?, id(to)?, version.parse().ok()?);
+            let ended = verb == verbs(kind)[1];
+            Some(Some(change(kind, ended, Edge { from, to }, version)))
+        }
+        _ => None,
+    }
 }
 
-/// Returns a page of what exists of a kind, one partition after the other, as their index has it.
-pub(crate) async fn existing(
+fn id(text: &str) -> Option<UserId> {
+    UserId::new(text.parse().ok()?)
+}
+
+fn change(kind: EdgeKind, ended: bool, Edge { from, to }: Edge, version: u64) -> pb::Change {
+    pb::Change {
+        kind: change_kind(kind).into(),
+        ended,
+        user_id: from.get(),
+        target_id: to.get(),
+        version,
+        ..pb::Change::default()
+    }
+}
+
+const fn change_kind(kind: EdgeKind) -> ChangeKind {
+    match kind {
+        EdgeKind::Follow => ChangeKind::Follow,
+        EdgeKind::Block => ChangeKind::Block,
+        EdgeKind::Mute => ChangeKind::Mute,
+    }
+}
+
+/// The change feed of the follow graph.
+#[derive(Clone)]
+pub(crate) struct GraphChanges(pub(crate) Tables);
+
+impl ChangeFeed for GraphChanges {
+    const KINDS: &'static [ChangeKind] = &[ChangeKind::Follow, ChangeKind::Block, ChangeKind::Mute];
+    const ROWS_MAX: usize = 1_000;
+
+    fn newest(&self) -> BoxFuture<'_, Result<Option<ChangeRow>, Error>> {
+        async move {
+            let newest = row(feed::newest(self.0.database().await?).await?);
+            let is_empty = newest.position.sequence == 0;
+            let recorded_at = if is_empty { SystemTime::now() } else { newest.recorded_at };
+            Ok(Some(ChangeRow { recorded_at, ..newest }))
+        }
+        .boxed()
+    }
+
+    fn oldest(&self) -> BoxFuture<'_, Result<Option<ChangeRow>, Error>> {
+        async move { Ok(feed::oldest(self.0.database().await?).await?.map(row)) }.boxed()
+    }
+
+    fn behind(
+        &self,
+        position: FeedPosition,
+        count: usize,
+    ) -> BoxFuture<'_, Result<Option<Vec<ChangeRow>>, Error>> {
+        async move {
+            let point = Point { position: position.sequence, time_ms: position.token };
+            let rows = feed::rows_behind(self.0.database().await?, point, count).await?;
+            Ok(rows.map(|rows| rows.into_iter().map(row).collect()))
+        }
+        .boxed()
+    }
+
+    fn existing(
+        &self,
+        kind: ChangeKind,
+        after: RowKey,
+    ) -> BoxFuture<'_, Result<ExistingPage, Error>> {
+        async move { existing(self.0.database().await?, kind, after).await }.boxed()
+    }
+}
+
+fn row(row: feed::Positioned) -> ChangeRow {
+    ChangeRow {
+        position: FeedPosition { sequence: row.position, token: row.time_ms },
+        recorded_at: row.time(),
+        changes: parse(&row.row.change)
+            .map(|change| change.into_iter().map(|change| (row.position, change)).collect()),
+    }
+}
+
+/// Returns a page of the edges of a kind.
+async fn existing(
     database: &Database,
     kind: ChangeKind,
-    [partition, source, target]: RowKey,
+    [source, target, _]: RowKey,
 ) -> Result<ExistingPage, Error> {
-    const PAGE: &str = "SELECT source, target, version, ended FROM edges \
-        WHERE partition = $1 AND kind = $2 AND (source, target) > ($3, $4) \
-        ORDER BY source, target LIMIT $5";
-    let Some(list) = list(kind) else { return Ok((Vec::new(), None)) };
-    let bound = [partition, list as i64];
-    let (changes, next) = existing_page(database, PAGE, bound, [source, target], edge).await?;
-    let is_last = partition + 1 == i64::from(Partition::COUNT);
-    let next = match next {
-        Some([source, target]) => Some([partition, source, target]),
-        None => (!is_last).then_some([partition + 1, 0, 0]),
+    let of_kind = |of: &EdgeKind| change_kind(*of) == kind;
+    let Some(edges) = EdgeKind::ALL.into_iter().find(of_kind) else {
+        return Ok((Vec::new(), None));
     };
-    let of_kind = |change| pb::Change { kind: kind.into(), ..change };
-    Ok((changes.into_iter().map(of_kind).collect(), next))
+    let table = edges.table();
+    let text = format!(
+        "SELECT source, target, since FROM {table} WHERE (source, target) > ($1, $2) \
+         ORDER BY source, target LIMIT $3"
+    );
+    let (mut changes, next) =
+        existing_page(database, AssertSqlSafe(text), [], [source, target], edge).await?;
+    changes.iter_mut().for_each(|change| change.kind = kind.into());
+    Ok((changes, next.map(|[source, target]| [source, target, 0])))
 }
 
 fn edge(row: &AnyRow) -> Result<Option<pb::Change>, sqlx::Error> {
-    let (user_id, target_id, version) = (read(row, 0)?, read(row, 1)?, read(row, 2)?);
-    let edge = pb::Change { user_id, target_id, version, ..pb::Change::default() };
-    Ok((read(row, 3)? == 0).then_some(edge))
+    let edge = crate::tables::read_edge(row, 0)?;
+    let version = edge.version(read(row, 2)?);
+    Ok(Some(change(EdgeKind::Follow, false, edge, version)))
 }
 
 #[cfg(test)]
@@ -83,28 +168,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_feed_has_source_edges_and_ends_of_all_mutes() {
-        let change = |entry| change(&JournalEntry::parse(entry).unwrap());
-        let edge = |kind: ChangeKind, ended| pb::Change {
-            kind: kind.into(),
-            ended,
-            user_id: 4,
-            target_id: 8,
-            version: 9,
-            ..pb::Change::default()
-        };
-        for (entry, expected) in [
-            ("follow 4 8 9", Some(edge(ChangeKind::Follow, false))),
-            ("unfollow 4 8 9", Some(edge(ChangeKind::Follow, true))),
-            ("still unfollow 4 8 9", Some(edge(ChangeKind::Follow, true))),
-            ("block 4 8 9", Some(edge(ChangeKind::Block, false))),
-            ("unmute 4 8 9", Some(edge(ChangeKind::Mute, true))),
-            ("forgotten 4 9", Some(pb::Change { target_id: 0, ..edge(ChangeKind::Mute, true) })),
-            ("followed 4 8 9", None),
-            ("unblocked 4 8 9", None),
-            ("forget 4 9", None),
-        ] {
-            assert_eq!(change(entry), expected, "{entry}");
+    fn a_change_is_read_as_it_was_written() {
+        let edge = Edge { from: UserId::new(4).unwrap(), to: UserId::new(8).unwrap() };
+        let time_ms = 1_800_000_000_000;
+        let event = |step| Event { step, time_ms, items: Vec::new() };
+        for kind in EdgeKind::ALL {
+            for (step, ended) in [(Step::Create(kind, edge), false), (Step::End(kind, edge), true)]
+            {
+                let expected = change(kind, ended, edge, edge.version(time_ms));
+                assert_eq!(parse(&text(&event(step))), Some(Some(expected)));
+            }
+        }
+        for step in [Step::Delete(edge.from), Step::Deleted(edge.to)] {
+            assert_eq!(parse(&text(&event(step))), Some(None));
+        }
+        for text in ["", "follow", "follow 4 8", "follow 0 8 9", "bless 4 8 9", "delete x"] {
+            assert_eq!(parse(text), None, "{text:?}");
         }
     }
 }

@@ -24,10 +24,7 @@ pub struct Config {
     /// Redis connection.
     #[command(flatten)]
     pub redis: keyspace::Config,
-    /// The database that records the follow graph.
+    /// The database that has the follow graph.
     #[command(flatten)]
     pub database: microblog_record::Config,
-    /// When a change is acknowledged.
-    #[command(flatten)]
-    pub durability: microblog_record::DurabilityConfig,
 }

@@ -2,8 +2,8 @@
 
 use microblog_chassis::status;
 use microblog_domain::{Invalid, TokenError};
-use microblog_keyspace as keyspace;
 use microblog_proto::common::ErrorReason;
+use microblog_storage::{ReadError, WriteError, of_database};
 use tonic::{Code, Status};
 
 /// Why a call is rejected or fails.
@@ -35,14 +35,16 @@ pub enum Error {
     TargetBlocked,
     /// One account is deleted.
     #[error("no such account")]
-    Forgotten,
-    /// The database records more slowly than follows are imported, or than they end in the deletion of
-    /// an account.
-    #[error("the database is behind: too many changes wait for it; retry later")]
-    RecorderBehind,
-    /// Redis failed.
-    #[error("redis failed")]
-    Store(#[from] keyspace::Error),
+    Deleted,
+    /// A change was not written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// A read failed.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The database failed.
+    #[error(transparent)]
+    Database(#[from] microblog_record::Error),
 }
 
 impl From<Invalid> for Error {
@@ -66,9 +68,10 @@ impl From<Error> for Status {
             Error::ListLimit => (Code::FailedPrecondition, ErrorReason::ListLimit),
             Error::BlockedByTarget => (Code::PermissionDenied, ErrorReason::BlockedByTarget),
             Error::TargetBlocked => (Code::FailedPrecondition, ErrorReason::TargetBlocked),
-            Error::Forgotten => (Code::NotFound, ErrorReason::UserNotFound),
-            Error::RecorderBehind => (Code::ResourceExhausted, ErrorReason::Overloaded),
-            Error::Store(store) => return store.into(),
+            Error::Deleted => (Code::NotFound, ErrorReason::UserNotFound),
+            Error::Write(error) => return error.into(),
+            Error::Read(error) => return error.into(),
+            Error::Database(error) => return of_database(&error),
         };
         status::with_reason(code, reason, text)
     }

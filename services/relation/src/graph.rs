@@ -1,82 +1,68 @@
 //! Domain types of the follow graph. Pure.
 
-use microblog_domain::UserId;
+use std::time::{Duration, SystemTime};
 
-/// A directed edge: `from` follows or blocks `to`.
+use microblog_domain::{Stamp, UserId};
+
+/// A directed edge: `from` follows, blocks or mutes `to`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Edge {
-    /// The follower or blocker. Its partition has the source edge.
-    pub from: UserId,
-    /// The target. Its partition has the inverse edge.
-    pub to: UserId,
+pub(crate) struct Edge {
+    /// The follower, blocker or muter: the source.
+    pub(crate) from: UserId,
+    /// The target.
+    pub(crate) to: UserId,
 }
 
-/// A change of an edge, from its source side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Change {
-    /// The edge.
-    pub edge: Edge,
-    /// The version: a stamp of the clock of `edge.from`'s partition. A later change has a greater
-    /// one.
-    pub version: u64,
-    /// Whether the change creates or deletes the edge.
-    pub exists: bool,
+impl Edge {
+    /// Returns the edge in the other direction.
+    pub(crate) const fn reversed(self) -> Self {
+        Self { from: self.to, to: self.from }
+    }
+
+    /// Returns the version of a change at a time: a stamp of the source's partition.
+    pub(crate) fn version(self, time_ms: u64) -> u64 {
+        let time = SystemTime::UNIX_EPOCH + Duration::from_millis(time_ms);
+        Stamp::first_at(time, self.from.partition()).get()
+    }
 }
 
-/// A change that the inverse side does not agree with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Conflict {
-    /// The change as the source side was read; for an edge that never existed, a deletion at
-    /// version 0.
-    pub change: Change,
-    /// The version of the inverse side; 0 if it has none.
-    pub known: u64,
+/// A kind of edge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum EdgeKind {
+    /// A follow.
+    Follow,
+    /// A block.
+    Block,
+    /// A mute.
+    Mute,
 }
 
-/// The outcome of a Redis function. `functions.lua` has the same numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The change was made.
-    Done = 0,
-    /// The change existed already and is acknowledged.
-    Unchanged = 1,
-    /// The change existed already and is still in the outbox.
-    Pending = 2,
-    /// Rejected: the target blocks the user.
-    BlockedByTarget = 3,
-    /// Rejected: the user blocks the target.
-    TargetBlocked = 4,
-    /// Rejected: the list is at its limit.
-    Limit = 5,
-    /// Rejected: one account is deleted.
-    Forgotten = 6,
-    /// The edge to delete does not exist.
-    Nothing = 7,
-    /// Rejected by the inverse side, which has a newer version.
-    Stale = 8,
-}
+impl EdgeKind {
+    /// All kinds.
+    pub(crate) const ALL: [Self; 3] = [Self::Follow, Self::Block, Self::Mute];
 
-impl Outcome {
-    /// Converts from the number.
-    pub const fn from_number(number: i64) -> Option<Self> {
-        Some(match number {
-            0 => Self::Done,
-            1 => Self::Unchanged,
-            2 => Self::Pending,
-            3 => Self::BlockedByTarget,
-            4 => Self::TargetBlocked,
-            5 => Self::Limit,
-            6 => Self::Forgotten,
-            7 => Self::Nothing,
-            8 => Self::Stale,
-            _ => return None,
-        })
+    /// Returns the source's list of such edges.
+    pub(crate) const fn outgoing(self) -> List {
+        match self {
+            Self::Follow => List::Following,
+            Self::Block => List::Blocks,
+            Self::Mute => List::Mutes,
+        }
+    }
+
+    /// Returns the target's list of such edges; `None` if it has none.
+    pub(crate) const fn incoming(self) -> Option<List> {
+        match self {
+            Self::Follow => Some(List::Followers),
+            Self::Block => Some(List::BlockedBy),
+            Self::Mute => None,
+        }
     }
 }
 
 /// The relation state between a viewer and a target, by follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub(crate) enum State {
     /// Neither follows the other.
     None,
     /// The viewer follows the target.
@@ -91,7 +77,7 @@ pub enum State {
 
 impl State {
     /// Returns the state from both directions.
-    pub const fn of(follows: bool, is_follower: bool) -> Self {
+    pub(crate) const fn of(follows: bool, is_follower: bool) -> Self {
         match (follows, is_follower) {
             (false, false) => Self::None,
             (true, false) => Self::Following,
@@ -101,74 +87,81 @@ impl State {
     }
 
     /// Returns whether the viewer follows the target.
-    pub const fn is_following(self) -> bool {
+    pub(crate) const fn is_following(self) -> bool {
         matches!(self, Self::Following | Self::Mutual)
     }
 }
 
 /// The relation between a viewer and a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Relation {
+pub(crate) struct Relation {
     /// The target.
-    pub target: UserId,
+    pub(crate) target: UserId,
     /// The state by follows.
-    pub state: State,
+    pub(crate) state: State,
     /// The requested lists of the viewer that contain the target.
-    pub lists: ListSet,
-    /// The version of the viewer's follow; 0 if there is none, or if it was not requested.
-    pub following_version: u64,
+    pub(crate) lists: ListSet,
+    /// The time of the viewer's follow, in Unix ms; 0 if there is none, or if it was not requested.
+    pub(crate) following_since_ms: u64,
 }
 
 /// Optional parts of relations.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Include {
+pub(crate) struct Include {
     /// The lists of the viewer in which targets are looked up.
-    pub lists: ListSet,
-    /// The version of the viewer's newest follow.
-    pub newest_following: bool,
-    /// The versions of the viewer's follows of the targets.
-    pub following_versions: bool,
+    pub(crate) lists: ListSet,
+    /// The time of the viewer's newest follow.
+    pub(crate) newest_following: bool,
+    /// The times of the viewer's follows of the targets.
+    pub(crate) following_since: bool,
 }
 
 /// The lengths of a user's lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub(crate) struct Counts {
     /// The number of accounts that the user follows.
-    pub following: u64,
+    pub(crate) following: u64,
     /// The number of followers.
-    pub followers: u64,
+    pub(crate) followers: u64,
     /// The number of mutual follows.
-    pub mutuals: u64,
+    pub(crate) mutuals: u64,
 }
 
 macro_rules! lists {
-    ($($(#[$doc:meta])* $list:ident,)*) => {
-        /// A list of a user: accounts with versions. The record has the numbers.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum List {
+    ($($(#[$doc:meta])* $list:ident $name:literal,)*) => {
+        /// A list of a user: accounts with times. It is an item of the storage library.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub(crate) enum List {
             $($(#[$doc])* $list,)*
         }
 
         impl List {
             /// All lists.
-            pub(crate) const ALL: &[Self] = &[$(Self::$list),*];
+            pub(crate) const ALL: [Self; [$($name),*].len()] = [$(Self::$list),*];
+
+            /// Returns the name in keys, columns and the feed.
+            pub(crate) const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$list => $name,)*
+                }
+            }
         }
     };
 }
 
 lists! {
     /// Accounts that the user follows.
-    Following,
+    Following "following",
     /// Accounts that follow the user.
-    Followers,
-    /// Accounts that do both.
-    Mutuals,
+    Followers "followers",
+    /// Accounts that do both. The time is that of the later follow.
+    Mutuals "mutuals",
     /// Accounts that the user blocks.
-    Blocks,
+    Blocks "blocks",
     /// Accounts that block the user. Never shown to the user.
-    BlockedBy,
+    BlockedBy "blocked_by",
     /// Accounts that the user mutes.
-    Mutes,
+    Mutes "mutes",
 }
 
 impl List {
@@ -180,52 +173,29 @@ impl List {
         }
     }
 
-    /// Returns the names of a beginning and an end of an entry in the change journal; `None` for a
-    /// list that follows from others of its account.
-    pub(crate) const fn change_names(self) -> Option<[&'static str; 2]> {
+    /// Returns the edge of an entry: from or to the user of the list.
+    pub(crate) const fn edge(self, user: UserId, peer: UserId) -> Edge {
         match self {
-            Self::Following => Some(["follow", "unfollow"]),
-            Self::Followers => Some(["followed", "unfollowed"]),
-            Self::Blocks => Some(["block", "unblock"]),
-            Self::BlockedBy => Some(["blocked", "unblocked"]),
-            Self::Mutes => Some(["mute", "unmute"]),
-            Self::Mutuals => None,
-        }
-    }
-
-    /// Returns the list of the other account from which its edges follow; `None` if there is none.
-    pub(crate) const fn source(self) -> Option<Self> {
-        match self {
-            Self::Followers => Some(Self::Following),
-            Self::BlockedBy => Some(Self::Blocks),
-            Self::Following | Self::Blocks | Self::Mutuals | Self::Mutes => None,
-        }
-    }
-
-    /// Returns the list of the other account with the inverse edges; `None` if there are none.
-    pub(crate) const fn inverse(self) -> Option<Self> {
-        match self {
-            Self::Following => Some(Self::Followers),
-            Self::Followers => Some(Self::Following),
-            Self::Blocks => Some(Self::BlockedBy),
-            Self::BlockedBy => Some(Self::Blocks),
-            Self::Mutuals | Self::Mutes => None,
+            Self::Followers | Self::BlockedBy => Edge { from: peer, to: user },
+            Self::Following | Self::Mutuals | Self::Blocks | Self::Mutes => {
+                Edge { from: user, to: peer }
+            }
         }
     }
 }
 
 /// A set of lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ListSet(u16);
+pub(crate) struct ListSet(u16);
 
 impl ListSet {
     /// Returns whether the set contains a list.
-    pub const fn contains(self, list: List) -> bool {
+    pub(crate) const fn contains(self, list: List) -> bool {
         self.0 & Self::bit(list) != 0
     }
 
     /// Returns the set with a list added.
-    pub const fn with(self, list: List) -> Self {
+    pub(crate) const fn with(self, list: List) -> Self {
         Self(self.0 | Self::bit(list))
     }
 
@@ -255,18 +225,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn inverse_lists_are_inverse_to_each_other() {
-        for &list in List::ALL {
-            assert!(list.inverse().is_none_or(|other| other.inverse() == Some(list)), "{list:?}");
-        }
-    }
-
-    #[test]
     fn a_set_contains_its_lists() {
         assert!(ListSet::default().iter().eq([]));
         assert!(ListSet::private().iter().eq([List::Blocks, List::BlockedBy, List::Mutes]));
         assert!(
             List::ALL.iter().copied().collect::<ListSet>().iter().eq(List::ALL.iter().copied())
         );
+    }
+
+    #[test]
+    fn a_version_has_the_time_of_its_change() {
+        let edge = Edge { from: UserId::new(4).unwrap(), to: UserId::new(8).unwrap() };
+        let version = Stamp::new(edge.version(1_800_000_000_123)).unwrap();
+        let time = SystemTime::UNIX_EPOCH + Duration::from_millis(1_800_000_000_123);
+        assert_eq!((version.time(), version.partition()), (time, edge.from.partition()));
+        assert!(edge.version(1_800_000_000_124) > edge.reversed().version(1_800_000_000_123));
     }
 }

@@ -1,64 +1,59 @@
 //! The relation service: a directed follow graph with mutual follows, blocks and mutes.
 //!
-//! Each change of a follow or block is a [saga](EdgeSaga) over two partitions, with a transactional
-//! outbox. A page of a list uses one partition, that of its user, and an intersection two. The cost
-//! of a stored list's page does not depend on its length. For an intersection, or the followers
-//! that a user does not follow, a call examines up to 5,000 entries, or up to the following limit
-//! if that is more. The ids of a whole list take one command per 2,000. The service calls no other
-//! service and does not know which accounts exist. A [forgotten](Store::forget) account cannot have
-//! edges any more.
+//! The database has the graph: an edge is one row, and the rows of its two accounts have the lengths of
+//! their lists. A change locks both, so limits, lengths and both sides of an edge are exact. Redis has
+//! the lists that are read ([`microblog_storage`]): a page of one, or the relations of a viewer to
+//! accounts, is one round trip. For an intersection, or the followers that a user does not follow, a call
+//! examines up to 5,000 entries, or up to the following limit if that is more. The service calls no
+//! other service and does not know which accounts exist. A deleted account cannot get edges any more.
 
 mod background;
 mod changes;
 mod config;
-mod edge_saga;
+mod deletion;
 mod error;
-mod forget;
 mod graph;
+mod group;
+mod import;
 mod intersection;
-mod journal;
-mod keys;
+mod items;
 mod listing;
-mod record;
-mod repair;
+mod lists;
 mod rpc;
-mod store;
-mod sweeper;
+mod steps;
+mod tables;
 mod verify;
+mod views;
 mod wire;
 
 use std::{process::ExitCode, sync::Arc};
 
 use clap::Parser as _;
 use microblog_chassis::{CallAuthorizer, Service, ServiceListener, Worker};
-use microblog_keyspace as keyspace;
+use microblog_keyspace::{self as keyspace, Keyspace};
 use microblog_proto::relation::{
     RelationServiceGuard, RelationServiceHandler,
     relation_service_server::{RelationServiceServer, SERVICE_NAME},
 };
 use microblog_record::Database;
+use microblog_storage::{Cache, Reader, Tables, Trust, Writer, library};
 use tonic::service::Routes;
 
 pub use config::Config;
-pub use edge_saga::{EdgeSaga, ImportResult, SagaResult};
-pub use error::Error;
-pub use forget::forget_marked;
-pub use graph::{Change, Conflict, Counts, Edge, Include, List, ListSet, Outcome, Relation, State};
-pub use journal::JournalEntry;
-pub use record::{GraphTables, recorder};
-pub use store::{
-    BlockProjectionResult, BlockSourceResult, OutboxEntry, ProjectionResult, SourceResult, Store,
-    Targets,
+
+use crate::{
+    group::{PREFIX, Steps},
+    lists::Lists,
+    steps::Limits,
+    tables::MIGRATIONS,
 };
-pub use sweeper::Sweeper;
-pub use verify::{Report, partition as verify_partition, user as verify_user};
 
 /// Why the service does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The Redis address is not valid.
-    #[error("the store cannot be opened")]
-    Store(#[from] keyspace::Error),
+    #[error("the cache cannot be opened")]
+    Cache(#[from] keyspace::Error),
     /// The address of the database is not valid, or no service can use the database.
     #[error("the database cannot be opened")]
     Database(#[from] microblog_record::OpenError),
@@ -66,25 +61,36 @@ pub enum StartError {
 
 /// Returns the service for one worker thread of a process. Does not wait for Redis.
 pub async fn service(config: &Config, worker: Worker) -> Result<Service, StartError> {
-    let store = Store::open(config)?;
-    let max_message_bytes = config.chassis.max_message_bytes;
-    let database = Database::open(&config.database)?;
-    if let Some(database) = database.as_ref().filter(|_| worker.is_first()) {
+    let database = Database::open_required(&config.database)?;
+    if worker.is_first() {
         database.check_at_start().await?;
     }
-    let recorder = database.map(|database| Arc::new(record::recorder(store.clone(), database)));
-    let rpc = rpc::Rpc::new(store.clone(), recorder.clone());
-    let rpc = Arc::new(RelationServiceGuard::new(rpc, CallAuthorizer));
-    let handler: RelationServiceHandler = rpc.clone();
-    let server = RelationServiceServer::from_arc(rpc).max_decoding_message_size(max_message_bytes);
-    config.durability.set_up(recorder.as_ref())?;
+    let keyspace = Keyspace::open(&config.redis, library("relation"))?;
+    let limits =
+        Limits { following: config.following_limit.into(), blocks: config.blocks_limit.into() };
+    let cache = Cache::new(keyspace.clone());
+    let tables = Tables::new(database, &MIGRATIONS);
+    let trust = Trust::start(tables.clone(), keyspace.clone(), PREFIX);
+    // Calls of many steps have transactions of their own, for which others do not wait.
+    let [writer, bulk_writer] = [(); 2]
+        .map(|()| Writer::start(Steps { limits }, tables.clone(), cache.clone(), trust.clone()));
+    let reader = Reader::new(tables.clone(), keyspace.clone(), trust, PREFIX);
+    let lists = Lists::new(reader, tables.clone(), config.following_limit);
     let background = match worker.is_first() {
-        true => background::jobs(&store, recorder.as_ref()),
+        true => background::jobs(&tables, &keyspace, &bulk_writer),
         false => Vec::new(),
     };
+    let rpc = Arc::new(RelationServiceGuard::new(
+        rpc::Rpc::new(lists, writer, bulk_writer),
+        CallAuthorizer,
+    ));
+    let handler: RelationServiceHandler = rpc.clone();
+    let max_message_bytes = config.chassis.max_message_bytes;
+    let server = RelationServiceServer::from_arc(rpc).max_decoding_message_size(max_message_bytes);
+    // Without Redis, the database answers.
     let ready = Arc::new(move || {
-        let store = store.clone();
-        Box::pin(async move { store.is_ready().await }) as _
+        let tables = tables.clone();
+        Box::pin(async move { tables.database().await.is_ok() }) as _
     });
     let handler = Some(Arc::new(handler) as _);
     Ok(Service {

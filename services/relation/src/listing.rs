@@ -2,13 +2,14 @@
 
 use futures::stream::{self, Stream};
 use microblog_domain::{Scope, UserId};
-use microblog_keyspace::{Entry, Order, Page, Range};
+use microblog_keyspace::Order;
+use microblog_storage::Record;
 
 use crate::{
     error::Error,
     graph::List,
     intersection::{self, Intersection, IntersectionCursor},
-    store::Store,
+    lists::{Lists, Page, Range, from_token, token},
 };
 
 /// A list of a user.
@@ -32,8 +33,10 @@ pub(crate) enum Listing {
 /// A page of a list.
 #[derive(Debug)]
 pub(crate) struct ListingPage {
+    /// The stored list that the entries are from, and its user.
+    pub(crate) of: (List, UserId),
     /// The entries in the order of the list.
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<Record>,
     /// The token of the next page; empty at the end.
     pub(crate) next_page_token: String,
 }
@@ -42,35 +45,36 @@ impl Listing {
     /// Returns a page of at most `count` entries. The scope identifies the list in page tokens.
     pub(crate) async fn page(
         self,
-        store: &Store,
+        lists: &Lists,
         scope: Scope,
         page_token: &str,
         count: usize,
     ) -> Result<ListingPage, Error> {
         match self {
             Self::Stored { list, user, order } => {
-                let after = Entry::from_token(scope, page_token)?;
-                let range = Range { order, after, above: None, count };
-                let page = store.range(list, user, range).await?;
+                let after = from_token(scope, page_token)?;
+                let range = Range { order, after, newer_than_ms: None, count };
+                let page = lists.page(list, user, range).await?;
                 let next_page_token = page.next_token(scope);
-                Ok(ListingPage { entries: page.entries, next_page_token })
+                Ok(ListingPage { of: (list, user), entries: page.entries, next_page_token })
             }
             Self::NotFollowedBack(user) => {
-                let after = Entry::from_token(scope, page_token)?;
-                let lists = [(List::Followers, user), (List::Following, user)];
-                let (entries, last) = intersection::scan(store, lists, false, after, count).await?;
-                let next_page_token = last.map_or_else(String::new, |last| last.token(scope));
-                Ok(ListingPage { entries, next_page_token })
+                let after = from_token(scope, page_token)?;
+                let both = [(List::Followers, user), (List::Following, user)];
+                let (entries, last) = intersection::scan(lists, both, false, after, count).await?;
+                let next_page_token = last.map_or_else(String::new, |last| token(last, scope));
+                Ok(ListingPage { of: both[0], entries, next_page_token })
             }
             Self::Intersection(intersection) => {
                 let cursor = match IntersectionCursor::from_token(scope, page_token)? {
                     Some(cursor) => cursor,
-                    None => intersection.start(store).await?,
+                    None => intersection.start(lists).await?,
                 };
-                let page = intersection.page(store, cursor, count).await?;
+                let page = intersection.page(lists, cursor, count).await?;
                 let token = |cursor: IntersectionCursor| cursor.token(scope);
                 let next_page_token = page.next.map_or_else(String::new, token);
-                Ok(ListingPage { entries: page.entries, next_page_token })
+                let of = intersection.first();
+                Ok(ListingPage { of, entries: page.entries, next_page_token })
             }
         }
     }
@@ -86,52 +90,39 @@ pub(crate) struct IdList {
     pub(crate) list: List,
     /// Its user.
     pub(crate) user: UserId,
-    /// Only entries with a greater version.
-    pub(crate) newer_than: Option<u64>,
-}
-
-/// A page of up to 8,000 ids.
-#[derive(Debug)]
-pub(crate) struct IdPage {
-    /// The entries.
-    pub(crate) page: Page,
-    /// On the first page of followings: the version up to which they are settled; else 0.
-    pub(crate) settled_version: u64,
+    /// Only entries that are newer than this time, in Unix ms.
+    pub(crate) newer_than_ms: Option<u64>,
 }
 
 impl IdList {
-    /// Returns a page. The scope identifies the list in page tokens.
+    /// Returns a page of up to 8,000 ids. The scope identifies the list in page tokens.
     pub(crate) async fn page(
         self,
-        store: &Store,
+        lists: &Lists,
         scope: Scope,
         page_token: &str,
-    ) -> Result<IdPage, Error> {
-        let Self { list, user, newer_than } = self;
-        let after = Entry::from_token(scope, page_token)?;
-        let page = store.page(list, user, after, newer_than, IDS_MAX).await?;
-        let settled_version = match page.entries.first() {
-            Some(newest) if list == List::Following && after.is_none() => {
-                store.settled(user, newest.score).await?
-            }
-            _ => 0,
-        };
-        Ok(IdPage { page, settled_version })
+    ) -> Result<Page, Error> {
+        let Self { list, user, newer_than_ms } = self;
+        let after = from_token(scope, page_token)?;
+        let range = Range { order: Order::Newest, after, newer_than_ms, count: IDS_MAX };
+        Ok(lists.page(list, user, range).await?)
     }
 }
 
-/// Returns all followers of a user after an entry, newest first, in pages of `count`.
+/// Returns all followers of a user behind an entry, newest first, in pages of `count`, as the database has
+/// them: fan-out on write must not miss one that the cache does not have yet.
 pub(crate) fn followers(
-    store: Store,
+    lists: Lists,
     user: UserId,
-    after: Option<Entry>,
+    after: Option<Record>,
     count: usize,
 ) -> impl Stream<Item = Result<Page, Error>> {
     stream::try_unfold(Some(after), move |position| {
-        let store = store.clone();
+        let lists = lists.clone();
         async move {
             let Some(after) = position else { return Ok(None) };
-            let page = store.page(List::Followers, user, after, None, count).await?;
+            let range = Range::newest(after, count);
+            let page = lists.page_of_database(List::Followers, user, range).await?;
             let next = page.more.then(|| page.entries.last().copied());
             Ok(Some((page, next)))
         }

@@ -2,20 +2,26 @@
 
 use std::{future::Future, sync::Arc};
 
-use futures::{StreamExt as _, TryStreamExt as _, stream::BoxStream};
+use futures::{
+    StreamExt as _, TryStreamExt as _,
+    stream::{self, BoxStream},
+};
 use microblog_chassis as chassis;
 use microblog_domain::UserId;
 use microblog_proto::relation::{self as pb, relation_service_server::RelationService};
-use microblog_record::{Recorder, restore, stream_changes};
+use microblog_record::stream_changes;
+use microblog_storage::Writer;
+use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 
 use crate::{
-    edge_saga::{EdgeSaga, check_outcome},
+    changes::GraphChanges,
     error::Error,
-    graph::{Edge, Include, List, ListSet},
-    listing,
-    record::GraphTables,
-    store::Store,
+    graph::{Edge, EdgeKind, Include, ListSet, State},
+    group::Steps,
+    import, listing,
+    lists::Lists,
+    steps::{Outcome, Seen, Step},
     verify, wire,
 };
 
@@ -23,39 +29,48 @@ type RpcResult<T> = Result<Response<T>, Status>;
 
 /// The handlers of `RelationService`.
 pub(crate) struct Rpc {
-    store: Store,
-    edges: EdgeSaga,
-    recorder: Option<Arc<Recorder<GraphTables>>>,
+    lists: Lists,
+    writer: Writer<Steps>,
+    bulk_writer: Writer<Steps>,
+    /// One check at a time: its statements take long, and writes need connections, too.
+    checks: Arc<Semaphore>,
 }
 
 impl Rpc {
-    pub(crate) fn new(store: Store, recorder: Option<Arc<Recorder<GraphTables>>>) -> Self {
-        Self { edges: EdgeSaga::new(store.clone()), store, recorder }
+    pub(crate) fn new(lists: Lists, writer: Writer<Steps>, bulk_writer: Writer<Steps>) -> Self {
+        Self { lists, writer, bulk_writer, checks: Arc::new(Semaphore::new(1)) }
     }
 
-    // Adds an account to a private list without inverse edges.
-    async fn add(&self, list: List, user_id: u64, target_id: u64) -> Result<(), Status> {
-        let Edge { from, to } = user_and_target(user_id, target_id)?;
-        let store = self.store.clone();
-        let add = async move { check_outcome(store.add(list, from, to).await?, Error::ListLimit) };
-        self.write(|_| add).await
-    }
-
-    // Removes an account from a private list without inverse edges.
-    async fn remove(&self, list: List, user_id: u64, target_id: u64) -> Result<(), Status> {
-        let Edge { from, to } = user_and_target(user_id, target_id)?;
-        let store = self.store.clone();
-        self.write(|_| async move { Ok(store.remove(list, from, to).await?) }).await
+    // Takes a step.
+    async fn step(&self, step: Step) -> Result<Seen, Status> {
+        let writer = self.writer.clone();
+        self.write(async move {
+            let outcomes = writer.write(vec![step]).await?;
+            outcomes.first().map_or(Ok(Seen::default()), |outcome| check(step, *outcome))
+        })
+        .await
     }
 
     // Runs a write to completion, even if the caller disconnects.
-    async fn write<T, F>(&self, work: impl FnOnce(EdgeSaga) -> F) -> Result<T, Status>
-    where
-        T: Send + 'static,
-        F: Future<Output = Result<T, Error>> + Send + 'static,
-    {
-        let work = work(self.edges.clone());
+    async fn write<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> Result<T, Status> {
         chassis::mutate(async move { work.await.map_err(Status::from) }).await
+    }
+}
+
+// Maps a rejected outcome to its error.
+fn check(step: Step, outcome: Outcome) -> Result<Seen, Error> {
+    match outcome {
+        Outcome::Done(seen) | Outcome::Unchanged(seen) => Ok(seen),
+        Outcome::BlockedByTarget => Err(Error::BlockedByTarget),
+        Outcome::TargetBlocked => Err(Error::TargetBlocked),
+        Outcome::Limit if matches!(step, Step::Create(EdgeKind::Follow, _)) => {
+            Err(Error::FollowingLimit)
+        }
+        Outcome::Limit => Err(Error::ListLimit),
+        Outcome::Deleted => Err(Error::Deleted),
     }
 }
 
@@ -67,15 +82,15 @@ fn user_and_target(user_id: u64, target_id: u64) -> Result<Edge, Error> {
 impl RelationService for Rpc {
     type StreamFollowersStream = BoxStream<'static, Result<pb::StreamFollowersResponse, Status>>;
     type VerifyStream = BoxStream<'static, Result<pb::VerifyResponse, Status>>;
-    type RestoreStream = BoxStream<'static, Result<pb::RestoreResponse, Status>>;
     type StreamChangesStream = BoxStream<'static, Result<pb::StreamChangesResponse, Status>>;
 
     async fn follow(&self, request: Request<pb::FollowRequest>) -> RpcResult<pb::FollowResponse> {
         let request = request.into_inner();
         let ids = (("follower_id", request.follower_id), ("target_id", request.target_id));
         let edge = wire::proper_edge(ids.0, ids.1)?;
-        let (version, state) = self.write(|edges| async move { edges.follow(edge).await }).await?;
-        let edge = Some(wire::entry(request.target_id, version));
+        let seen = self.step(Step::Create(EdgeKind::Follow, edge)).await?;
+        let state = State::of(true, seen.is_follower);
+        let edge = Some(wire::entry(request.target_id, edge, seen.since_ms));
         Ok(Response::new(pb::FollowResponse { edge, state: wire::state(state).into() }))
     }
 
@@ -86,7 +101,8 @@ impl RelationService for Rpc {
         let request = request.into_inner();
         let ids = (("follower_id", request.follower_id), ("target_id", request.target_id));
         let edge = wire::proper_edge(ids.0, ids.1)?;
-        let state = self.write(|edges| async move { edges.unfollow(edge).await }).await?;
+        let seen = self.step(Step::End(EdgeKind::Follow, edge)).await?;
+        let state = State::of(false, seen.is_follower);
         Ok(Response::new(pb::UnfollowResponse { state: wire::state(state).into() }))
     }
 
@@ -96,22 +112,17 @@ impl RelationService for Rpc {
     ) -> RpcResult<pb::RemoveFollowerResponse> {
         let request = request.into_inner();
         let ids = (("user_id", request.user_id), ("follower_id", request.follower_id));
-        let Edge { from: user, to: follower } = wire::proper_edge(ids.0, ids.1)?;
-        let edge = Edge { from: follower, to: user };
-        self.write(|edges| async move { edges.unfollow(edge).await }).await?;
-        let (relations, _) = self
-            .store
-            .relations(user, &[follower], Include::default())
-            .await
-            .map_err(Error::from)?;
-        let state = relations.first().map_or(pb::RelationState::None, |r| wire::state(r.state));
-        Ok(Response::new(pb::RemoveFollowerResponse { state: state.into() }))
+        let edge = wire::proper_edge(ids.0, ids.1)?;
+        let seen = self.step(Step::End(EdgeKind::Follow, edge.reversed())).await?;
+        // The user is the target of the step.
+        let state = State::of(seen.is_follower, false);
+        Ok(Response::new(pb::RemoveFollowerResponse { state: wire::state(state).into() }))
     }
 
     async fn block(&self, request: Request<pb::BlockRequest>) -> RpcResult<pb::BlockResponse> {
         let request = request.into_inner();
         let edge = user_and_target(request.user_id, request.target_id)?;
-        self.write(|edges| async move { edges.block(edge).await }).await?;
+        self.step(Step::Create(EdgeKind::Block, edge)).await?;
         Ok(Response::new(pb::BlockResponse {}))
     }
 
@@ -121,19 +132,21 @@ impl RelationService for Rpc {
     ) -> RpcResult<pb::UnblockResponse> {
         let request = request.into_inner();
         let edge = user_and_target(request.user_id, request.target_id)?;
-        self.write(|edges| async move { edges.unblock(edge, false).await }).await?;
+        self.step(Step::End(EdgeKind::Block, edge)).await?;
         Ok(Response::new(pb::UnblockResponse {}))
     }
 
     async fn mute(&self, request: Request<pb::MuteRequest>) -> RpcResult<pb::MuteResponse> {
         let pb::MuteRequest { user_id, target_id } = request.into_inner();
-        self.add(List::Mutes, user_id, target_id).await?;
+        let edge = user_and_target(user_id, target_id)?;
+        self.step(Step::Create(EdgeKind::Mute, edge)).await?;
         Ok(Response::new(pb::MuteResponse {}))
     }
 
     async fn unmute(&self, request: Request<pb::UnmuteRequest>) -> RpcResult<pb::UnmuteResponse> {
         let pb::UnmuteRequest { user_id, target_id } = request.into_inner();
-        self.remove(List::Mutes, user_id, target_id).await?;
+        let edge = user_and_target(user_id, target_id)?;
+        self.step(Step::End(EdgeKind::Mute, edge)).await?;
         Ok(Response::new(pb::UnmuteResponse {}))
     }
 
@@ -146,7 +159,7 @@ impl RelationService for Rpc {
         let Edge { from, to } = wire::edge(ids.0, ids.1)?;
         let include = Include { lists: ListSet::private(), ..Include::default() };
         let (relations, _) =
-            self.store.relations(from, &[to], include).await.map_err(Error::from)?;
+            self.lists.relations(from, &[to], include).await.map_err(Error::from)?;
         let relation = relations.first().copied().map(wire::relation);
         Ok(Response::new(pb::GetRelationResponse { relation }))
     }
@@ -159,8 +172,8 @@ impl RelationService for Rpc {
         let viewer = wire::user("viewer_id", request.viewer_id)?;
         let targets = wire::batch("target_ids", &request.target_ids)?;
         let include = wire::include(&request)?;
-        let (relations, newest_following_version) =
-            self.store.relations(viewer, &targets, include).await.map_err(Error::from)?;
+        let (relations, newest_following_ms) =
+            self.lists.relations(viewer, &targets, include).await.map_err(Error::from)?;
         Ok(Response::new(pb::BatchGetRelationsResponse {
             following_since: relations.iter().filter_map(wire::following_since).collect(),
             relations: UserId::answers(
@@ -168,7 +181,7 @@ impl RelationService for Rpc {
                 relations.into_iter().map(wire::relation),
                 wire::no_relation,
             ),
-            newest_following_version,
+            newest_following_version: wire::following_version(viewer, newest_following_ms),
         }))
     }
 
@@ -178,11 +191,11 @@ impl RelationService for Rpc {
     ) -> RpcResult<pb::ListEdgesResponse> {
         let request = request.into_inner();
         let (listing, scope, count) = wire::listing(&request)?;
-        let page = listing.page(&self.store, scope, &request.page_token, count).await?;
+        let page = listing.page(&self.lists, scope, &request.page_token, count).await?;
         let relations = match wire::listing_viewer(&request, &page)? {
             Some((viewer, targets)) => {
                 let include = Include { lists: ListSet::private(), ..Include::default() };
-                self.store.relations(viewer, &targets, include).await.map_err(Error::from)?.0
+                self.lists.relations(viewer, &targets, include).await.map_err(Error::from)?.0
             }
             None => Vec::new(),
         };
@@ -195,8 +208,8 @@ impl RelationService for Rpc {
     ) -> RpcResult<pb::ListEdgeIdsResponse> {
         let request = request.into_inner();
         let (list, scope) = wire::id_list(&request)?;
-        let page = list.page(&self.store, scope, &request.page_token).await?;
-        Ok(Response::new(wire::id_page(&page, scope)))
+        let page = list.page(&self.lists, scope, &request.page_token).await?;
+        Ok(Response::new(wire::id_page(&request, list, &page, scope)))
     }
 
     async fn count_edges(
@@ -204,8 +217,8 @@ impl RelationService for Rpc {
         request: Request<pb::CountEdgesRequest>,
     ) -> RpcResult<pb::CountEdgesResponse> {
         let (intersection, newest) = wire::intersection(request.get_ref())?;
-        let (count, newest) = intersection.count(&self.store, newest).await?;
-        let (count, newest) = (count as u64, wire::entries(&newest));
+        let (count, newest) = intersection.count(&self.lists, newest).await.map_err(Error::from)?;
+        let (count, newest) = (count as u64, wire::entries(intersection.first(), &newest));
         Ok(Response::new(pb::CountEdgesResponse { count, newest }))
     }
 
@@ -215,7 +228,7 @@ impl RelationService for Rpc {
     ) -> RpcResult<pb::BatchGetCountsResponse> {
         let user_ids = request.into_inner().user_ids;
         let users = wire::batch("user_ids", &user_ids)?;
-        let counts = self.store.counts(&users).await.map_err(Error::from)?;
+        let counts = self.lists.counts(&users).await.map_err(Error::from)?;
         let counts = users.iter().zip(counts).map(|(&user, c)| wire::counts(user, c));
         let unknown = |user_id| pb::Counts { user_id, ..Default::default() };
         let counts = UserId::answers(&user_ids, counts, unknown);
@@ -227,7 +240,7 @@ impl RelationService for Rpc {
         request: Request<pb::StreamFollowersRequest>,
     ) -> RpcResult<Self::StreamFollowersStream> {
         let (user, after, count, scope) = wire::stream(request.get_ref())?;
-        let pages = listing::followers(self.store.clone(), user, after, count);
+        let pages = listing::followers(self.lists.clone(), user, after, count);
         let batches = pages.map_ok(move |page| wire::followers(&page, scope));
         Ok(Response::new(batches.map_err(Status::from).boxed()))
     }
@@ -237,7 +250,8 @@ impl RelationService for Rpc {
         request: Request<pb::ImportFollowsRequest>,
     ) -> RpcResult<pb::ImportFollowsResponse> {
         let follows = wire::follows(&request.into_inner().follows)?;
-        let imported = self.write(|edges| async move { edges.import(follows).await }).await?;
+        let writer = self.bulk_writer.clone();
+        let imported = self.write(async move { import::import(&writer, follows).await }).await?;
         Ok(Response::new(wire::imported(imported)))
     }
 
@@ -246,29 +260,22 @@ impl RelationService for Rpc {
         request: Request<pb::ForgetUserRequest>,
     ) -> RpcResult<pb::ForgetUserResponse> {
         let user = wire::user("user_id", request.into_inner().user_id)?;
-        let store = self.store.clone();
-        self.write(|_| async move { Ok(store.forget(user).await?) }).await?;
+        self.step(Step::Delete(user)).await?;
         Ok(Response::new(pb::ForgetUserResponse {}))
     }
 
     async fn verify(&self, request: Request<pb::VerifyRequest>) -> RpcResult<Self::VerifyStream> {
-        let pb::VerifyRequest { user_id, repair } = request.into_inner();
-        let user = match user_id {
+        let user = match request.into_inner().user_id {
             0 => None,
             id => Some(wire::user("user_id", id)?),
         };
-        let reports = verify::reports(self.store.clone(), user, repair).await?;
+        let (lists, checks) = (self.lists.clone(), self.checks.clone());
+        // The semaphore is never closed.
+        let reports = stream::once(async move { (checks.acquire_owned().await, lists) });
+        let reports = reports.flat_map(move |(turn, lists)| {
+            verify::reports(lists, user).inspect(move |_| _ = &turn)
+        });
         Ok(Response::new(reports.map_ok(wire::report).map_err(Status::from).boxed()))
-    }
-
-    async fn restore(
-        &self,
-        request: Request<pb::RestoreRequest>,
-    ) -> RpcResult<Self::RestoreStream> {
-        let request = request.into_inner();
-        let partitions = restore(self.recorder.clone(), request.source(), request.force).await?;
-        let response = |partition| pb::RestoreResponse { partition: Some(partition) };
-        Ok(Response::new(partitions.map_ok(response).boxed()))
     }
 
     async fn stream_changes(
@@ -276,7 +283,8 @@ impl RelationService for Rpc {
         request: Request<pb::StreamChangesRequest>,
     ) -> RpcResult<Self::StreamChangesStream> {
         let query = request.into_inner().query.unwrap_or_default();
-        let pages = stream_changes(self.recorder.clone(), query).await?;
+        let changes = GraphChanges(self.lists.tables().clone());
+        let pages = stream_changes(changes, query).await?;
         let response = |page| pb::StreamChangesResponse { page: Some(page) };
         Ok(Response::new(pages.map_ok(response).boxed()))
     }

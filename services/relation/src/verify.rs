@@ -1,227 +1,203 @@
-//! Checks the invariants of the follow graph; read-only unless a [`repair`] is requested. With
-//! concurrent writes, a violation may be transient; without, it is a fault.
+//! Checks the invariants of the follow graph. With concurrent writes, a violation may be transient;
+//! without, it is a fault.
 //!
-//! * B ∈ following(A) ⇔ A ∈ followers(B), with the same version;
-//! * B ∈ mutual(A) ⇔ both follow each other, with the later of the two versions;
-//! * each id set has the members of its list;
-//! * B ∈ blocks(A) ⇔ A ∈ blocked_by(B), with the same version, and then neither follows the other;
-//! * the partition's clock is not ahead of the time.
+//! * The lengths in an account's row are the numbers of its edges.
+//! * Of two accounts one of which blocks the other, neither follows the other.
+//! * What the cache has of a list is what the database has.
 //!
-//! Reported apart from violations, since they are under way: pending outbox entries, and account
-//! deletions in progress.
+//! Reported apart from violations, since they are under way: account deletions.
 
-use futures::stream::{self, BoxStream, StreamExt as _, TryStreamExt as _};
-use microblog_domain::{Partition, Repairs, UserId, Violations};
-use microblog_keyspace::Entry;
+use futures::{
+    StreamExt as _, TryStreamExt as _,
+    future::BoxFuture,
+    stream::{self, BoxStream},
+};
+use microblog_domain::{UserId, Violations};
+use microblog_record::{
+    Database,
+    sql::{number, read, read_id},
+};
+use microblog_storage::{Item as _, Part, View as _};
+use sqlx::AssertSqlSafe;
 
 use crate::{
     error::Error,
-    graph::List,
-    repair,
-    store::{Store, ids},
+    graph::{EdgeKind, List},
+    items::RECORDS_MAX,
+    lists::{Lists, ids},
+    tables::{join, read_edge},
+    views::{ListView, SetLength},
 };
 
+/// The accounts of a report.
 const PAGE: usize = 500;
-// Concurrent checks of users.
-const CONCURRENCY: usize = 32;
+
+/// The most entries that are read at the same time.
+const CONCURRENCY: usize = 8;
 
 /// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    /// The number of users checked.
-    pub users: u64,
-    /// The number of source edges of follows checked.
-    pub follows: u64,
-    /// The violations; after a repair, those that remain.
-    pub violations: Violations,
+pub(crate) struct Report {
+    /// The number of accounts checked.
+    pub(crate) users: u64,
+    /// The number of follows checked, on the side of the follower.
+    pub(crate) follows: u64,
+    /// The violations.
+    pub(crate) violations: Violations,
     /// What is under way.
-    pub pending: Violations,
-    /// The repairs made.
-    pub repairs: Repairs,
+    pub(crate) pending: Violations,
 }
 
-impl Report {
-    fn add(&mut self, other: Self) {
-        self.users += other.users;
-        self.follows += other.follows;
-        self.violations.add(other.violations);
-        self.pending.add(other.pending);
-        self.repairs.extend(other.repairs);
-    }
-}
-
-/// Checks one user, or all partitions, one after the other; with `repairs`, repairs violations, and
-/// those of the clocks first, since repairs issue versions in any partition.
-pub(crate) async fn reports(
-    store: Store,
+/// Checks one account, or all of them, some in each report.
+pub(crate) fn reports(
+    lists: Lists,
     user: Option<UserId>,
-    repairs: bool,
-) -> Result<BoxStream<'static, Result<Report, Error>>, Error> {
-    let mut clocks = None;
-    if repairs {
-        clocks = Some(Ok(Report { repairs: store.repair_clocks().await?, ..Report::default() }));
+) -> BoxStream<'static, Result<Report, Error>> {
+    if let Some(user) = user {
+        return stream::once(async move { check(&lists, &[user]).await }).boxed();
     }
-    let reports = match user {
-        None => stream::iter(Partition::all())
-            .then(move |at| {
-                let store = store.clone();
-                async move { partition(&store, at, repairs).await }
-            })
-            .boxed(),
-        Some(user) => stream::once(async move { self::user(&store, user, repairs).await }).boxed(),
+    let pages = stream::try_unfold(Some(0), move |after| {
+        let lists = lists.clone();
+        async move {
+            let Some(after) = after else { return Ok(None) };
+            let users = accounts(lists.database().await?, after).await?;
+            let next = users.last().filter(|_| users.len() == PAGE).map(|last| last.get());
+            Ok(Some((check(&lists, &users).await?, next)))
+        }
+    });
+    pages.boxed()
+}
+
+async fn accounts(database: &Database, after: u64) -> Result<Vec<UserId>, Error> {
+    let text = format!("SELECT id FROM accounts WHERE id > $1 ORDER BY id LIMIT {PAGE}");
+    let read = async {
+        let query = sqlx::query(AssertSqlSafe(text)).bind(number(after));
+        let rows = query.fetch_all(database.readers()).await?;
+        rows.iter().map(|row| read_id(row, 0, UserId::new)).collect()
     };
-    Ok(stream::iter(clocks).chain(reports).boxed())
+    Ok(database.read("SELECT accounts", read).await?)
 }
 
-/// Checks all users of a partition that have lists; with `repairs`, repairs violations.
-pub async fn partition(
-    store: &Store,
-    partition: Partition,
-    repairs: bool,
-) -> Result<Report, Error> {
-    let mut report = Report::default();
-    if repairs {
-        report.repairs = repair::unfinished(store, partition).await?;
+async fn check(lists: &Lists, users: &[UserId]) -> Result<Report, Error> {
+    let mut report = Report { users: users.len() as u64, ..Report::default() };
+    if users.is_empty() {
+        return Ok(report);
     }
-    let (pending, forgetting) = store.unfinished(partition).await?;
-    report.pending.check(pending == 0, || {
-        format!("partition {partition}: {pending} outbox entries are pending")
-    });
-    report.pending.check(forgetting == 0, || {
-        format!("partition {partition}: {forgetting} account deletions are in progress")
-    });
-    if let Some(violation) = store.clock_violation(partition).await? {
-        report.violations.check(false, || violation);
-    }
-    let mut cursor = 0;
-    loop {
-        let (next, users) = store.users(partition, cursor).await?;
-        let mut checks = stream::iter(users).map(|user| self::user(store, user, repairs));
-        let mut checks = checks.by_ref().buffer_unordered(CONCURRENCY);
-        while let Some(checked) = checks.try_next().await? {
-            report.add(checked);
-        }
-        if next == 0 {
-            return Ok(report);
-        }
-        cursor = next;
-    }
-}
-
-/// Checks one user's lists against the other sides; with `repairs`, repairs violations.
-pub async fn user(store: &Store, user: UserId, repairs: bool) -> Result<Report, Error> {
-    let found = check(store, user).await?;
-    if !repairs || found.violations.is_empty() {
-        return Ok(found);
-    }
-    let repairs = repair::user(store, user).await?;
-    Ok(Report { repairs, ..check(store, user).await? })
-}
-
-async fn check(store: &Store, user: UserId) -> Result<Report, Error> {
-    let mut report = Report { users: 1, ..Report::default() };
-    let mut mutuals = 0;
-    for &list in List::ALL {
-        let Some(inverse) = list.inverse() else { continue };
-        let mut after = None;
-        loop {
-            let page = store.page(list, user, after, None, PAGE).await?;
-            let entries = &page.entries;
-            check_inverse(store, (list, inverse), user, entries, &mut report).await?;
-            if matches!(list, List::Following | List::Followers) {
-                check_id_set(store, list, user, entries, &mut report).await?;
-            }
-            if list == List::Following {
-                report.follows += entries.len() as u64;
-                mutuals += check_mutuals(store, user, entries, &mut report).await?;
-            }
-            if list == List::Blocks {
-                check_blocked(store, user, entries, &mut report).await?;
-            }
-            after = page.entries.last().copied();
-            if !page.more {
-                break;
-            }
+    let database = lists.database().await?;
+    check_lengths(database, users, &mut report).await?;
+    check_blocks(database, users, &mut report).await?;
+    check_deletions(database, users, &mut report).await?;
+    let all = users.iter().flat_map(|user| List::ALL.map(|list| (list, *user)));
+    let check = |(list, user)| -> BoxFuture<'_, _> { Box::pin(check_entry(lists, list, user)) };
+    let entries: Vec<_> = all.map(check).collect();
+    let mut entries = stream::iter(entries).buffer_unordered(CONCURRENCY);
+    while let Some(violation) = entries.try_next().await? {
+        if let Some(violation) = violation {
+            report.violations.check(false, || violation);
         }
     }
-    let sizes = store.sizes(user).await?;
-    report.violations.check(
-        sizes.following == sizes.following_ids
-            && sizes.followers == sizes.follower_ids
-            && sizes.mutuals == mutuals,
-        || format!("{user}: lengths differ: {sizes:?}, {mutuals} mutual follows"),
-    );
     Ok(report)
 }
 
-// Each entry has an inverse edge with the same version.
-async fn check_inverse(
-    store: &Store,
-    (list, inverse): (List, List),
-    user: UserId,
-    entries: &[Entry],
+async fn check_lengths(
+    database: &Database,
+    users: &[UserId],
     report: &mut Report,
 ) -> Result<(), Error> {
-    let peers = ids(entries);
-    let places: Vec<_> = peers.iter().map(|&peer| (inverse, peer, user)).collect();
-    for (entry, version) in entries.iter().zip(store.entries(&places).await?) {
-        report.violations.check(version == entry.score, || {
-            let (peer, expected) = (entry.member, entry.score);
-            format!("{list:?} of {user} has {peer} at {expected}, the other side at {version}")
-        });
-    }
-    Ok(())
-}
-
-async fn check_mutuals(
-    store: &Store,
-    user: UserId,
-    following: &[Entry],
-    report: &mut Report,
-) -> Result<u64, Error> {
-    let peers = ids(following);
-    let back = store.versions(List::Followers, user, &peers).await?;
-    let mutual = store.versions(List::Mutuals, user, &peers).await?;
-    let mut count = 0;
-    for ((entry, back), mutual) in following.iter().zip(back).zip(mutual) {
-        let expected = if back > 0 { back.max(entry.score) } else { 0 };
-        count += u64::from(expected > 0);
-        report.violations.check(mutual == expected, || {
-            format!("mutual of {user} has {} at {mutual}, not {expected}", entry.member)
-        });
-    }
-    Ok(count)
-}
-
-async fn check_id_set(
-    store: &Store,
-    list: List,
-    user: UserId,
-    entries: &[Entry],
-    report: &mut Report,
-) -> Result<(), Error> {
-    let is_member = store.in_id_set(list, user, &ids(entries)).await?;
-    for (entry, is_member) in entries.iter().zip(is_member) {
-        report.violations.check(is_member, || {
-            format!("{list:?} of {user} has {}, its id set does not", entry.member)
-        });
-    }
-    Ok(())
-}
-
-async fn check_blocked(
-    store: &Store,
-    user: UserId,
-    blocks: &[Entry],
-    report: &mut Report,
-) -> Result<(), Error> {
-    let peers = ids(blocks);
-    for list in [List::Following, List::Followers] {
-        for (peer, version) in peers.iter().zip(store.versions(list, user, &peers).await?) {
-            report.violations.check(version == 0, || {
-                format!("{user} blocks {peer}, which is still on its list {list:?}")
+    for list in List::ALL {
+        let (name, rows, ids) = (list.name(), list.rows(), join(users));
+        // In one snapshot.
+        let text = format!(
+            "SELECT id, {name}, (SELECT COUNT(*) FROM {rows} WHERE owner = accounts.id) \
+             FROM accounts WHERE id IN ({ids})"
+        );
+        for row in rows_of(database, text).await? {
+            let (user, length, edges) = (cell(&row, 0)?, cell(&row, 1)?, cell(&row, 2)?);
+            if list == List::Following {
+                report.follows += edges;
+            }
+            report.violations.check(length == edges, || {
+                format!("{name} of {user}: the account has {length}, there are {edges}")
             });
         }
     }
     Ok(())
+}
+
+async fn check_blocks(
+    database: &Database,
+    users: &[UserId],
+    report: &mut Report,
+) -> Result<(), Error> {
+    let (follows, blocks) = (EdgeKind::Follow.table(), EdgeKind::Block.table());
+    let ids = join(users);
+    let text = format!(
+        "SELECT b.source, b.target FROM {blocks} AS b JOIN {follows} AS f \
+         ON f.source = b.source AND f.target = b.target OR f.source = b.target AND f.target = b.source \
+         WHERE b.source IN ({ids})"
+    );
+    for row in rows_of(database, text).await? {
+        let edge = read_edge(&row, 0).map_err(record_error)?;
+        report.violations.check(false, || {
+            format!("{} blocks {}, and one follows the other", edge.from, edge.to)
+        });
+    }
+    Ok(())
+}
+
+async fn check_deletions(
+    database: &Database,
+    users: &[UserId],
+    report: &mut Report,
+) -> Result<(), Error> {
+    let text = format!("SELECT id FROM deletions WHERE id IN ({})", join(users));
+    for row in rows_of(database, text).await? {
+        let user = cell(&row, 0)?;
+        report.pending.check(false, || format!("{user}: the deletion is in progress"));
+    }
+    Ok(())
+}
+
+// Compares the entry of a list with the database. Returns a violation.
+async fn check_entry(lists: &Lists, list: List, user: UserId) -> Result<Option<String>, Error> {
+    let part = Part { item: list, id: user.get(), view: ListView::All };
+    let Some(cached) = lists.reader().peek(&[part]).await.pop().flatten() else { return Ok(None) };
+    let loaded = list.load(lists.database().await?, user.get()).await?;
+    let stored = ListView::All.of_item(&loaded.contents);
+    // The entry of a long list may have more of the oldest ones than a load reads.
+    let newest = cached.records.len().saturating_sub(RECORDS_MAX);
+    let is_same = cached.front == stored.front && cached.records[newest..] == stored.records;
+    let accounts = ids(&stored.records);
+    let view = ListView::Members(&accounts);
+    let members = lists.reader().peek(&[Part { item: list, id: user.get(), view }]).await.pop();
+    // Without an answer, the entry has gone, or the next read removes it.
+    let members = members.flatten().map(|part| part.members).unwrap_or_default();
+    let set =
+        lists.reader().peek(&[Part { item: list, id: user.get(), view: SetLength }]).await.pop();
+    let has_others = set.flatten().is_some_and(|length| length > cached.records.len());
+    if is_same && !has_others && members.iter().all(|&is_member| is_member) {
+        return Ok(None);
+    }
+    // It may have changed between the two reads.
+    let again = lists.reader().peek(&[part]).await.pop().flatten();
+    Ok((again.as_ref() == Some(&cached)).then(|| {
+        let (name, cached, stored) = (list.name(), cached.records.len(), stored.records.len());
+        format!(
+            "{name} of {user}: the cache differs from the database ({cached} and {stored} entries)"
+        )
+    }))
+}
+
+async fn rows_of(database: &Database, text: String) -> Result<Vec<sqlx::any::AnyRow>, Error> {
+    // Those of an account with millions of followers take longer than a call may.
+    let read = async { sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(database.writers()).await };
+    Ok(database.write("SELECT edges", read).await?)
+}
+
+fn cell(row: &sqlx::any::AnyRow, column: usize) -> Result<u64, Error> {
+    read(row, column).map_err(record_error)
+}
+
+fn record_error(error: sqlx::Error) -> Error {
+    Error::Database(microblog_record::Error::from(error))
 }

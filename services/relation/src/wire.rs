@@ -1,24 +1,26 @@
 //! Conversion between wire types and domain types, with validation of requests.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use microblog_domain::{BATCH_MAX, Fields as _, Invalid, PageSize, Scope, Stamp, UserId};
-use microblog_keyspace::{Entry, Order, Page};
+use microblog_keyspace::Order;
 use microblog_proto::relation::{self as pb, EdgeList};
+use microblog_storage::Record;
 
 use crate::{
-    edge_saga::ImportResult,
     error::Error,
     graph::{Counts, Edge, Include, List, ListSet, Relation, State},
+    import::ImportResult,
     intersection::Intersection,
-    listing::{IdList, IdPage, Listing, ListingPage},
+    listing::{IdList, Listing, ListingPage},
+    lists::{Page, from_token, ids},
     verify::Report,
 };
 
 /// The most follows per import.
-const IMPORT_MAX: usize = 100_000;
+const IMPORT_MAX: usize = 10_000;
 
-/// Followers per message of a stream: one read takes about a millisecond of Redis' time.
+/// Followers per message of a stream.
 const STREAM_BATCH_DEFAULT: usize = 1_000;
 const STREAM_BATCH_MAX: usize = 2_000;
 
@@ -97,8 +99,8 @@ pub(crate) fn listing_viewer(
         return Ok(None);
     }
     let viewer = user("viewer_id", request.viewer_id)?;
-    let ids = page.entries.iter().filter_map(|entry| UserId::new(entry.member));
-    let mut targets: Vec<_> = UserId::new(request.user_id).into_iter().chain(ids).collect();
+    let of_page = ids(&page.entries).into_iter();
+    let mut targets: Vec<_> = UserId::new(request.user_id).into_iter().chain(of_page).collect();
     targets.sort_unstable();
     targets.dedup();
     Ok(Some((viewer, targets)))
@@ -158,18 +160,22 @@ pub(crate) fn id_list(request: &pb::ListEdgeIdsRequest) -> Result<(IdList, Scope
         .with(request.list as u64)
         .with(request.user_id)
         .with(request.newer_than_version);
-    Ok((IdList { list, user, newer_than }, scope))
+    Ok((IdList { list, user, newer_than_ms: newer_than.map(unix_ms) }, scope))
 }
 
 // Decodes the version after which a list starts; 0 means all of it.
-fn newer_than(list: EdgeList, version: u64) -> Result<Option<u64>, Invalid> {
+fn newer_than(list: EdgeList, version: u64) -> Result<Option<Stamp>, Invalid> {
     if list != EdgeList::Following {
         reject_if(version != 0, "newer_than_version")?;
     }
-    if Stamp::new(version).is_none() {
-        return Err(Invalid::new("newer_than_version", "must be a version: below 2^53"));
-    }
-    Ok((version > 0).then_some(version))
+    let stamp = Stamp::new(version);
+    let stamp =
+        stamp.ok_or_else(|| Invalid::new("newer_than_version", "must be a version: below 2^53"))?;
+    Ok((version > 0).then_some(stamp))
+}
+
+fn unix_ms(stamp: Stamp) -> u64 {
+    stamp.time().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }
 
 /// Decodes an intersection to count, and the number of newest entries to return.
@@ -208,7 +214,7 @@ pub(crate) fn include(request: &pb::BatchGetRelationsRequest) -> Result<Include,
     Ok(Include {
         lists,
         newest_following: request.include_newest_following_version,
-        following_versions: request.include_following_since,
+        following_since: request.include_following_since,
     })
 }
 
@@ -235,53 +241,69 @@ pub(crate) fn follows(follows: &[pb::Follow]) -> Result<Vec<Edge>, Error> {
 /// tokens.
 pub(crate) fn stream(
     request: &pb::StreamFollowersRequest,
-) -> Result<(UserId, Option<Entry>, usize, Scope), Error> {
+) -> Result<(UserId, Option<Record>, usize, Scope), Error> {
     let user = user("user_id", request.user_id)?;
     let size = request.batch_size;
     let size = PageSize::parse_field("batch_size", size, STREAM_BATCH_DEFAULT, STREAM_BATCH_MAX)?;
     let scope = Scope::new("StreamFollowers").with(request.user_id);
-    let after = Entry::from_token(scope, &request.page_token)?;
+    let after = from_token(scope, &request.page_token)?;
     Ok((user, after, size.get(), scope))
 }
 
-/// Encodes a list entry.
-pub(crate) fn entry(user_id: u64, version: u64) -> pb::Edge {
-    pb::Edge { user_id, since: since(version), version }
+/// Encodes an edge, as an entry of a list of the account at its other end.
+pub(crate) fn entry(user_id: u64, edge: Edge, since_ms: u64) -> pb::Edge {
+    pb::Edge { user_id, since: since(since_ms), version: edge.version(since_ms) }
 }
 
-fn since<T: From<SystemTime>>(version: u64) -> Option<T> {
-    Stamp::new(version).map(|stamp| stamp.time().into())
+fn since<T: From<SystemTime>>(unix_ms: u64) -> Option<T> {
+    Some((SystemTime::UNIX_EPOCH + Duration::from_millis(unix_ms)).into())
 }
 
 /// Encodes since when the viewer follows a target; `None` if that is not known.
 pub(crate) fn following_since(relation: &Relation) -> Option<pb::FollowingSince> {
-    let version = Some(relation.following_version).filter(|&version| version > 0)?;
-    Some(pb::FollowingSince { user_id: relation.target.get(), since: since(version) })
+    let since_ms = Some(relation.following_since_ms).filter(|&time| time > 0)?;
+    Some(pb::FollowingSince { user_id: relation.target.get(), since: since(since_ms) })
 }
 
-/// Encodes the entries of a page.
-pub(crate) fn entries(entries: &[Entry]) -> Vec<pb::Edge> {
-    entries.iter().map(|e| entry(e.member, e.score)).collect()
+/// Encodes the entries of a page of a user's list.
+pub(crate) fn entries((list, user): (List, UserId), entries: &[Record]) -> Vec<pb::Edge> {
+    let entry = |Record { id, time_ms }: &Record| {
+        Some(entry(*id, list.edge(user, UserId::new(*id)?), *time_ms))
+    };
+    entries.iter().filter_map(entry).collect()
 }
 
 /// Encodes a page of a list.
 pub(crate) fn listing_page(page: ListingPage, relations: Vec<Relation>) -> pb::ListEdgesResponse {
-    let ListingPage { entries, next_page_token } = page;
+    let ListingPage { of, entries, next_page_token } = page;
     let relations = relations.into_iter().map(relation).collect();
-    pb::ListEdgesResponse { edges: self::entries(&entries), next_page_token, relations }
+    pb::ListEdgesResponse { edges: self::entries(of, &entries), next_page_token, relations }
 }
 
-/// Encodes the ids of a page of a list.
-pub(crate) fn id_page(page: &IdPage, scope: Scope) -> pb::ListEdgeIdsResponse {
-    let IdPage { page, settled_version } = page;
-    let user_ids = page.entries.iter().map(|entry| entry.member).collect();
-    let next_page_token = page.next_token(scope);
-    pb::ListEdgeIdsResponse { user_ids, next_page_token, settled_version: *settled_version }
+/// Encodes the ids of a page of a list, which is the first one if `request` has no token.
+pub(crate) fn id_page(
+    request: &pb::ListEdgeIdsRequest,
+    list: IdList,
+    page: &Page,
+    scope: Scope,
+) -> pb::ListEdgeIdsResponse {
+    let is_first = request.page_token.is_empty();
+    let newest = page.entries.first().filter(|_| is_first && list.list == List::Following);
+    pb::ListEdgeIdsResponse {
+        user_ids: page.entries.iter().map(|entry| entry.id).collect(),
+        next_page_token: page.next_token(scope),
+        newest_version: newest.map_or(0, |newest| following_version(list.user, newest.time_ms)),
+    }
+}
+
+/// Returns the version of a follow of a user; 0 for the time 0, which is none.
+pub(crate) fn following_version(user: UserId, time_ms: u64) -> u64 {
+    if time_ms == 0 { 0 } else { Edge { from: user, to: user }.version(time_ms) }
 }
 
 /// Encodes a batch of a followers stream.
 pub(crate) fn followers(page: &Page, scope: Scope) -> pb::StreamFollowersResponse {
-    let user_ids = page.entries.iter().map(|entry| entry.member).collect();
+    let user_ids = page.entries.iter().map(|entry| entry.id).collect();
     pb::StreamFollowersResponse { user_ids, next_page_token: page.next_token(scope) }
 }
 
@@ -330,7 +352,7 @@ pub(crate) fn imported(imported: ImportResult) -> pb::ImportFollowsResponse {
         rejected_self: imported.rejected_self,
         rejected_blocked: imported.rejected_blocked,
         rejected_limit: imported.rejected_limit,
-        rejected_forgotten: imported.rejected_forgotten,
+        rejected_deleted: imported.rejected_deleted,
     }
 }
 
@@ -340,7 +362,6 @@ pub(crate) fn report(report: Report) -> pb::VerifyResponse {
         users_checked: report.users,
         follows_checked: report.follows,
         violations: report.violations.into_vec(),
-        repaired: report.repairs.into_vec(),
         pending: report.pending.into_vec(),
     }
 }

@@ -19,9 +19,8 @@ pub(crate) struct ViewerRelation(relation::Relation);
 pub(crate) struct Followings {
     /// The users who are followed.
     pub(crate) authors: Vec<UserId>,
-    /// The version up to which the follows are settled: the followed authors' follower lists
-    /// include this user, so fan-out on write reaches the user. 0 if there are none.
-    pub(crate) settled: u64,
+    /// The version of the newest follow, which fan-out on write reaches as all others. 0 if there are none.
+    pub(crate) newest: u64,
 }
 
 /// A page of an author's followers.
@@ -82,8 +81,8 @@ impl Graph {
     /// Returns the followings since a version; all of them for version 0. The calls of
     /// [`Self::accounts`].
     pub(crate) async fn followings(&self, user: UserId, since: u64) -> Result<Followings, Error> {
-        let (authors, settled) = self.accounts(user, EdgeList::Following, since).await?;
-        Ok(Followings { authors, settled })
+        let (authors, newest) = self.accounts(user, EdgeList::Following, since).await?;
+        Ok(Followings { authors, newest })
     }
 
     /// Returns the mutual followers of a user. The calls of [`Self::accounts`].
@@ -91,7 +90,7 @@ impl Graph {
         Ok(self.accounts(user, EdgeList::Mutuals, 0).await?.0)
     }
 
-    // Returns all accounts on a list, and the settled version of followings. One call per 8,000:
+    // Returns all accounts on a list, and the version of the newest following. One call per 8,000:
     // one call with the default following limit of 5,000.
     async fn accounts(
         &self,
@@ -99,7 +98,7 @@ impl Graph {
         list: EdgeList,
         newer_than_version: u64,
     ) -> Result<(Vec<UserId>, u64), Error> {
-        let (mut accounts, mut settled, mut page_token) = (Vec::new(), 0, String::new());
+        let (mut accounts, mut newest, mut page_token) = (Vec::new(), 0, String::new());
         loop {
             let request = relation::ListEdgeIdsRequest {
                 user_id: user.get(),
@@ -109,11 +108,11 @@ impl Graph {
             };
             let page = call(self.relation.list_edge_ids(request)).await?;
             // Only the first page sets it.
-            settled = settled.max(page.settled_version);
+            newest = newest.max(page.newest_version);
             accounts.extend(page.user_ids.into_iter().filter_map(UserId::new));
             page_token = page.next_page_token;
             if page_token.is_empty() {
-                return Ok((accounts, settled));
+                return Ok((accounts, newest));
             }
         }
     }

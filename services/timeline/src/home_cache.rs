@@ -12,8 +12,9 @@
 //! So a full cache is complete down to its oldest post, whatever order posts come in and however often,
 //! and any other one is complete. The functions keep its records in the order of posts.
 //!
-//! The version never exceeds the settled version. Until a follow is settled, fan-out on write
-//! misses the follower, and each read checks for new follows.
+//! The version is one that the follow graph had when the followed authors were read. Fan-out on write may
+//! read a list of followers from before a newer follow and miss the follower, so each read checks for new
+//! follows.
 //!
 //! To hold this, the builder creates the key before it reads any post, and a post is in its user
 //! timeline before its fan-out begins. The builder reads the post there, or the fan-out pushes it
@@ -182,7 +183,7 @@ impl HomeCache {
         let AuthorPosts { mut entries, pulled_authors } =
             self.fetch_authors(reader, followings.authors).await?;
         entries.reverse();
-        Ok(Replacement { version: followings.settled, entries, pulled_authors, is_rebuild: true })
+        Ok(Replacement { version: followings.newest, entries, pulled_authors, is_rebuild: true })
     }
 
     async fn backfilled(&self, reader: UserId) -> Result<Replacement, Error> {
@@ -197,7 +198,7 @@ impl HomeCache {
         pulled_authors.extend(home.pulled_authors);
         pulled_authors.sort_unstable();
         pulled_authors.dedup();
-        let version = home.head.version.max(followings.settled);
+        let version = home.head.version.max(followings.newest);
         Ok(Replacement { version, entries, pulled_authors, is_rebuild: false })
     }
 

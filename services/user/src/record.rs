@@ -51,8 +51,6 @@ impl Tables for AccountTables {
     const MIGRATIONS: &[Migration] =
         &[POSITIONS, (2, "accounts", include_str!("record/0002_accounts.sql")), change_feed(3)];
 
-    const READS_SUBJECTS: bool = true;
-
     fn accounts_key(partition: Partition) -> String {
         keys::accounts(partition)
     }

@@ -8,7 +8,7 @@ use futures::{
 };
 use microblog_domain::{BATCH_MAX, PageSize, Partition, UserId};
 use microblog_proto::user::{self as pb, user_service_server::UserService};
-use microblog_record::{Recorder, restore, stream_changes};
+use microblog_record::{RecordedChanges, Recorder, no_change_feed, restore, stream_changes};
 use tonic::{Request, Response, Status};
 
 use crate::{
@@ -253,7 +253,8 @@ impl UserService for Rpc {
         request: Request<pb::StreamChangesRequest>,
     ) -> RpcResult<Self::StreamChangesStream> {
         let query = request.into_inner().query.unwrap_or_default();
-        let pages = stream_changes(self.recorder.clone(), query).await?;
+        let changes = self.recorder.clone().map(RecordedChanges).ok_or_else(no_change_feed)?;
+        let pages = stream_changes(changes, query).await?;
         let response = |page| pb::StreamChangesResponse { page: Some(page) };
         Ok(Response::new(pages.map_ok(response).boxed()))
     }

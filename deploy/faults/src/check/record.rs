@@ -11,11 +11,13 @@ use super::read_back::World;
 const RECORD: &str = "
     WITH accounts AS (SELECT account FROM \"user\".accounts),
          posts AS (SELECT * FROM post.posts
-                   WHERE deleted = 0 AND author IN (SELECT account FROM accounts))
+                   WHERE deleted = 0 AND author IN (SELECT account FROM accounts)),
+         edges AS (SELECT 'follow' AS kind, source, target FROM relation.follows
+                   UNION ALL SELECT 'block', source, target FROM relation.blocks
+                   UNION ALL SELECT 'mute', source, target FROM relation.mutes)
     SELECT concat_ws(' ', 'account', account) FROM accounts
-    UNION ALL SELECT concat_ws(' ', 'edge', kind, source, target) FROM relation.edges
-        WHERE ended = 0 AND source IN (SELECT account FROM accounts)
-        AND target IN (SELECT account FROM accounts)
+    UNION ALL SELECT concat_ws(' ', 'edge', kind, source, target) FROM edges
+        WHERE source IN (SELECT account FROM accounts) AND target IN (SELECT account FROM accounts)
     UNION ALL SELECT concat_ws(' ', 'post', id, author, root, text) FROM posts
     UNION ALL SELECT concat_ws(' ', 'comment', post, id, text) FROM post.comments
         WHERE deleted = 0 AND post IN (SELECT id FROM posts)
@@ -23,11 +25,6 @@ const RECORD: &str = "
     UNION ALL SELECT concat_ws(' ', 'like', post, member) FROM post.likes
         WHERE ended = 0 AND post IN (SELECT id FROM posts)
         AND member IN (SELECT account FROM accounts)";
-
-/// The numbers of the lists of edges.
-const FOLLOWS: u8 = 0;
-const BLOCKS: u8 = 3;
-const MUTES: u8 = 5;
 
 /// Returns what the database has.
 pub(super) fn recorded(postgres: &PostgresServer) -> BTreeSet<String> {
@@ -41,7 +38,7 @@ pub(super) fn shown(world: &World) -> BTreeSet<String> {
         let id = account.id;
         lines.insert(format!("account {id}"));
         for (kind, list) in
-            [(FOLLOWS, &account.following), (BLOCKS, &account.blocks), (MUTES, &account.mutes)]
+            [("follow", &account.following), ("block", &account.blocks), ("mute", &account.mutes)]
         {
             lines.extend(list.iter().map(|target| format!("edge {kind} {id} {target}")));
         }

@@ -5,6 +5,8 @@ use microblog_testkit::PostgresServer;
 
 use super::{redis_loss::lose_and_restore, repeatedly, separate};
 use crate::{
+    clock,
+    model::of_graph,
     system::{Database, Equipment, Level, Setup, StoreKind, recorded_versions},
     trial::{Bite, Fault, Trial},
 };
@@ -48,7 +50,7 @@ pub(super) fn all() -> Vec<Fault> {
             "database-failover",
             "PostgreSQL is killed, and a standby without the last transactions takes over; later, all \
              data of Redis are lost; `microblog restore`",
-            "the standby is behind; STORES_MISMATCHED",
+            "the standby is behind; STORES_MISMATCHED; changes of the follow graph are lost",
             vec![Setup::separate(StoreKind::Single, Level::Recorded).with(Equipment::Standby)],
             |trial| Box::pin(failed_over(trial)),
         ),
@@ -105,17 +107,19 @@ fn set_read_only(trial: &Trial, is_read_only: bool) -> Result<()> {
     Ok(())
 }
 
-/// A standby that has stopped to replicate becomes the primary, and is brought up to date from Redis:
-/// Redis can then be restored from it.
+/// A standby that has stopped to replicate becomes the primary. Accounts and posts are brought up to date
+/// from Redis, which can then be restored from it. The follow graph lacks what the standby lacks.
 async fn failed_over(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
     let Database::WithStandby(pair) = &trial.system.database else { bail!("there is no standby") };
     pair.standby.sql("ALTER SYSTEM SET primary_conninfo = ''");
     pair.standby.sql("SELECT pg_reload_conf()");
+    let since = clock::now();
     trial.meanwhile().await;
     let (ahead, behind) = (recorded_versions(&pair.primary), recorded_versions(&pair.standby));
     let lacking = ahead.iter().filter(|&(at, version)| behind.get(at) < Some(version)).count();
     pair.fail_over().await;
+    trial.permit_loss(of_graph(since), clock::now());
     trial.after().await;
     trial.system.wait_until_recorded().await?;
     let seen = lose_and_restore(trial).await?.text();

@@ -18,7 +18,7 @@ const FAILED: usize = 20;
 
 /// A user that is neither the replica's nor the Sentinels'.
 const OPERATOR: &str = "operator";
-const SCHEMAS: [&str; 3] = ["\"user\"", "relation", "post"];
+const SCHEMAS: [&str; 2] = ["\"user\"", "post"];
 
 /// Returns these faults.
 pub(super) fn all() -> Vec<Fault> {
@@ -135,7 +135,7 @@ async fn before_commit(trial: &mut Trial) -> Result<Bite> {
 /// The recorder has committed, and cannot trim the journals.
 async fn before_trim(trial: &mut Trial) -> Result<Bite> {
     let (primary, _) = trial.system.redis.pair()?;
-    for user in ["user", "relation", "post"] {
+    for user in ["user", "post"] {
         let mut rule = cmd("ACL");
         rule.arg("SETUSER").arg(user).arg("-xtrim");
         rule.exec_async(&mut primary.admin().await).await?;
@@ -193,7 +193,7 @@ async fn partitions(trial: &Trial, time: Millis) -> Result<BTreeMap<Partition, M
         let key = format!("{{{number}}}");
         if cmd("EXISTS").arg(key).exec_async(&mut connection).await.is_ok() {
             let of = |service: &str| ((service.to_owned(), number), time);
-            own.extend(["user", "relation", "post"].map(of));
+            own.extend(["user", "post"].map(of));
         }
     }
     Ok(own)

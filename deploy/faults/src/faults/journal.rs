@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// The prefixes of the keys of the services with a journal.
-const SERVICES: [&str; 3] = ["user", "rel", "post"];
+const SERVICES: [&str; 2] = ["user", "post"];
 const UNKNOWN: &str = "future 1 2";
 /// The partition waits for a minute.
 const LEFT_OUT: Duration = Duration::from_secs(120);

@@ -5,6 +5,7 @@ use tokio::time::sleep;
 
 use super::{fanout::delete_timelines, separate, waiting};
 use crate::{
+    load::CLIENTS,
     system::{DELAY, Passage},
     trial::{Bite, Fault, Trial},
 };
@@ -22,6 +23,8 @@ const CALLS: [(&str, &str); 10] = [
     ("notice", "relation"),
     ("notice", "post"),
 ];
+/// More follows than were under way when the connection was cut.
+const FOLLOWS_MEANWHILE: usize = 2 * CLIENTS;
 const SERVICES: [&str; 5] = ["user", "relation", "post", "timeline", "notice"];
 
 /// Returns the faults between servers.
@@ -64,7 +67,7 @@ fn fault(
     Fault::new(
         name,
         injected,
-        "failed or slow calls, or work that waits",
+        "failed or slow calls, or work that waits; of relation without Redis, follows that are done",
         separate(),
         move |trial| Box::pin(impaired(trial, caller, callee, passage)),
     )
@@ -92,6 +95,11 @@ async fn impaired(
     let waiting = match (caller, callee) {
         (Some("post"), "timeline") => Some(waiting::deliveries(trial).await),
         (Some("timeline"), "relation") => Some(waiting::jobs(trial).await),
+        // The database answers.
+        (Some("relation"), "redis") => {
+            trial.load.follows(FOLLOWS_MEANWHILE, since).await;
+            Some(format!("{} follows meanwhile", trial.load.shared.log.follows(since)))
+        }
         (Some("notice"), "redis") => Some(waiting::notices(trial, "post").await),
         (Some("notice"), service) => Some(waiting::notices(trial, service).await),
         _ if passage == Passage::Delayed => None,

@@ -61,6 +61,12 @@ impl Log {
         entries[since..].iter().filter(|it| matches!(it.outcome, Outcome::Unknown(_))).count()
     }
 
+    /// Returns how many follows were done, from an entry on.
+    pub(crate) fn follows(&self, since: usize) -> usize {
+        let is_follow = |it: &&Entry| it.outcome == Outcome::Done && it.call.starts_with("Follow(");
+        self.0.borrow()[since..].iter().filter(is_follow).count()
+    }
+
     /// Returns how many calls took longer, from an entry on.
     pub(crate) fn longer_than(&self, time: Duration, since: usize) -> usize {
         let is_longer = |it: &&Entry| u128::from(it.ended - it.began) > time.as_millis();

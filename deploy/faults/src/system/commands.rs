@@ -151,13 +151,12 @@ fn recorded_at(line: &str) -> Result<(Partition, Millis)> {
     parse().with_context(|| format!("not a line of microblog restore: {line}"))
 }
 
-/// Returns the recorded version of each partition, by the prefix of the service's keys and the
-/// partition.
+/// Returns the recorded version of each partition, by the service and the partition.
 pub(crate) fn recorded_versions(postgres: &PostgresServer) -> BTreeMap<Partition, u64> {
-    let select = |(prefix, schema)| {
-        format!("SELECT '{prefix}', partition, version FROM \"{schema}\".journal_positions")
+    let select = |service| {
+        format!("SELECT '{service}', partition, version FROM \"{service}\".journal_positions")
     };
-    let all = [("user", "user"), ("rel", "relation"), ("post", "post")].map(select);
+    let all = RECORDED.map(select);
     let parse = |line: &str| {
         let mut fields = line.split('|');
         let at = (fields.next()?.to_owned(), fields.next()?.parse().ok()?);

@@ -12,7 +12,10 @@ use serde::Serialize;
 use super::{Equipment, Proxy, Setup, files::Copy};
 
 /// The services with a database.
-pub(super) const RECORDED: [&str; 3] = ["user", "relation", "post"];
+pub(super) const SERVICES: [&str; 3] = ["user", "relation", "post"];
+
+/// Those that record in it what Redis has.
+pub(super) const RECORDED: [&str; 2] = ["user", "post"];
 
 const PASSWORD: &str = "secret";
 
@@ -75,7 +78,7 @@ impl Database {
 
     /// Returns the URL for a service, if it has a database.
     pub(super) fn url(&self, service: &str) -> Option<String> {
-        if !RECORDED.contains(&service) {
+        if !SERVICES.contains(&service) {
             return None;
         }
         Some(match self {
@@ -106,7 +109,7 @@ impl Database {
         if let Self::Sqlite(directory) = self {
             let endings = ["", "-wal", "-shm"];
             let of = |service| endings.map(|ending| format!("{service}.sqlite{ending}"));
-            return (directory.clone(), RECORDED.into_iter().flat_map(of).collect());
+            return (directory.clone(), SERVICES.into_iter().flat_map(of).collect());
         }
         let data = self.server().map(PostgresServer::data).unwrap_or_default();
         let directory = data.parent().unwrap_or(&data).to_owned();

@@ -79,7 +79,7 @@ pub(super) fn launcher(
     let data = redis::data_dir(directory).display().to_string();
     let flags = ["up", "--data-dir", &data, "--port-base", &ports.base().to_string()];
     let mut environment = vec![("MICROBLOG_DATABASE_URL".to_owned(), String::new())];
-    for service in database::RECORDED {
+    for service in database::SERVICES {
         let url = database.url(service).context("`microblog up` has databases")?;
         environment.push((format!("MICROBLOG_{}_DATABASE_URL", service.to_uppercase()), url));
     }

@@ -23,6 +23,9 @@ pub(super) const KINDS: [(&str, &str); 5] = [
     ("comments", "post"),
 ];
 
+/// The kind of which Redis has only what readers read.
+const CACHED: &str = "follows";
+
 /// The assumptions.
 #[derive(Clone, Debug, clap::Args, Serialize)]
 // Without `skip`, clap gives the group the name of the command's own group.
@@ -39,7 +42,8 @@ pub(super) struct Assumptions {
     /// Share of accounts that are active on a day
     #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
     pub(super) active: f64,
-    /// Share of accounts that have read their home timeline in the last 14 days, so that Redis has it
+    /// Share of accounts that Redis has the home timeline and the lists of relation of: those that were
+    /// read in the last 14 days, and 7 days
     #[arg(long, value_name = "SHARE", default_value_t = 0.25)]
     pub(super) readers: f64,
     /// Followers of an account, on average
@@ -81,9 +85,6 @@ pub(super) struct Assumptions {
     /// Hours for which SQL may be away at peak load
     #[arg(long, value_name = "HOURS", default_value_t = 1.0)]
     pub(super) sql_outage: f64,
-    /// Followers of the account with the most, at most one for each account
-    #[arg(long, value_name = "COUNT", default_value_t = 50_000_000)]
-    pub(super) hot_followers: u64,
 }
 
 /// The measured inputs.
@@ -291,7 +292,7 @@ fn memory(inputs: &Inputs, assumed: &Assumptions, accounts: u64) -> Vec<Memory> 
         .map(|(((kind, keyspace), cost), count)| Memory {
             kind,
             keyspace,
-            bytes: count * cost.redis_bytes,
+            bytes: count * cost.redis_bytes * if kind == CACHED { assumed.readers } else { 1.0 },
         })
         .collect();
     let of_timeline = |kind, bytes| Memory { kind, keyspace: "timeline", bytes };
@@ -419,15 +420,15 @@ mod tests {
         assert_close(timeline.busy, 0.537);
         assert_eq!(timeline.cores, 2.0);
         assert_close(redis.busy, 0.189);
-        // An account has 400 follows, 10 posts in Redis, and 146 posts in SQL after a year.
+        // An account has 400 follows, of which Redis has a quarter, 10 posts in Redis, and 146 posts in SQL after a year.
         let each = |bytes: f64| bytes / 21_600_000.0;
         let memory: Vec<_> = found.memory.iter().map(|memory| each(memory.bytes)).collect();
-        let expected = [400.0, 40_000.0, 3_000.0, 2_500.0, 6_000.0, 4_000.0, 2_176.0];
+        let expected = [400.0, 10_000.0, 3_000.0, 2_500.0, 6_000.0, 4_000.0, 2_176.0];
         memory.iter().zip(expected).for_each(|(found, expected)| assert_close(*found, expected));
-        // 21.6 million × 58,076 bytes in primaries with 19.2 GB each.
-        assert_eq!(found.primaries, 66.0);
+        // 21.6 million × 28,076 bytes in primaries with 19.2 GB each.
+        assert_eq!(found.primaries, 32.0);
         let primaries: Vec<_> = found.keyspaces.iter().map(|keyspace| keyspace.primaries).collect();
-        assert_eq!(primaries, [1.0, 45.0, 13.0, 7.0]);
+        assert_eq!(primaries, [1.0, 12.0, 13.0, 7.0]);
         assert_close(each(found.sql.bytes[1]), 80_000.0);
         assert_close(each(found.sql.bytes[2]), 87_600.0);
         // Two rows and 100 µs for each of 300 posts, 1,500 likes and 600 comments.
@@ -470,9 +471,7 @@ mod tests {
             "--likes=10",
             "--comments=4",
             "--years=2",
-            "--replicas=2",
             "--sql-outage=2",
-            "--hot-followers=100000000",
         ] {
             let more = needs(&plan(&inputs(), &assumed(&[flag]), 100_000_000));
             assert!(least.iter().zip(&more).all(|(least, more)| least <= more), "{flag}");

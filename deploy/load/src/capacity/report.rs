@@ -100,7 +100,11 @@ fn assumptions(assumed: &Assumptions) -> String {
         table.row(format!("`{option}`"), [number(value), meaning.to_owned()]);
     };
     row("--active", assumed.active, "share of accounts that are active on a day");
-    row("--readers", assumed.readers, "share of accounts with a home timeline in Redis");
+    row(
+        "--readers",
+        assumed.readers,
+        "share of accounts with a home timeline, and lists of follows, in Redis",
+    );
     row("--followers", assumed.followers.into(), "followers of an account, on average");
     row("--operations", assumed.operations, "operations of `mixed` of an active account a day");
     row("--peak", assumed.peak, "peak load relative to the mean load");
@@ -114,8 +118,6 @@ fn assumptions(assumed: &Assumptions) -> String {
     row("--replicas", assumed.replicas.into(), "replicas of a Redis primary");
     row("--sql-cores", assumed.sql_cores, "cores of the SQL server of a service");
     row("--sql-outage", assumed.sql_outage, "hours for which SQL may be away at peak");
-    let hot = assumed.hot_followers as f64;
-    row("--hot-followers", hot, "followers of the account with the most");
     table.0
 }
 

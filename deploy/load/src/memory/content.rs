@@ -1,4 +1,5 @@
-//! Creates posts, likes, comments and home timelines for existing accounts, through the services.
+//! Creates posts, likes, comments and home timelines for existing accounts, and reads their lists, through
+//! the services.
 //! Independent of Redis.
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -6,7 +7,10 @@ use microblog_local::{
     progress::Progress,
     remote::{self, CALL_TIMEOUT},
 };
-use microblog_proto::post::{AddCommentRequest, LikeRequest};
+use microblog_proto::{
+    post::{AddCommentRequest, LikeRequest},
+    relation::{EdgeList, ListEdgesRequest},
+};
 use tonic::Status;
 use uuid::Uuid;
 
@@ -84,6 +88,22 @@ impl<'a> Content<'a> {
             response.await.map(drop)
         });
         all("comments", posts.len(), calls).await.map(drop)
+    }
+
+    /// Reads the lists of followings and of followers of each account. The read puts them into the cache.
+    pub(super) async fn read_lists(&self) -> anyhow::Result<()> {
+        let lists = [EdgeList::Following, EdgeList::Followers];
+        let lists = self.accounts.iter().flat_map(|&user_id| lists.map(|list| (user_id, list)));
+        let calls = lists.map(async |(user_id, list)| {
+            let list = list.into();
+            let message = ListEdgesRequest { user_id, list, page_size: 1, ..Default::default() };
+            let response = remote::retry(async || {
+                let request = remote::request(message.clone(), CALL_TIMEOUT);
+                self.services.relations().list_edges(request).await
+            });
+            response.await.map(drop)
+        });
+        all("lists", 2 * self.accounts.len(), calls).await.map(drop)
     }
 
     /// Reads the home timeline of each account. The read creates the timeline.

@@ -28,7 +28,7 @@ const STEADY: Duration = Duration::from_secs(4);
 const FLUCTUATION_BYTES: u64 = 4 << 10;
 
 /// The prefixes of the change journals of a partition.
-const JOURNALS: [&str; 3] = ["user", "rel", "post"];
+const JOURNALS: [&str; 2] = ["user", "post"];
 
 /// How long no row may be written. A PostgreSQL session reports its rows up to ten seconds after it
 /// becomes idle.

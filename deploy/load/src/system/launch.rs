@@ -40,10 +40,10 @@ pub(crate) struct Setup {
     pub(crate) database: Database,
 }
 
-/// Where the services record.
+/// Where the databases of the services are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Database {
-    /// Nowhere: without change journals, a change feed and notices
+    /// A file for relation, and none for the others: without their change journals, feeds and notices
     None,
     /// A file for each service
     Sqlite,
@@ -100,7 +100,7 @@ pub(super) async fn start(setup: Setup, directory: &Path) -> anyhow::Result<Star
     let has_database = setup.database != Database::None;
     let database = |server: &str| match &postgres {
         Some(postgres) => Ok(postgres.url_of(server, DATABASE_PASSWORD)),
-        None if has_database => data.prepare_database(server),
+        None if has_database || server == Server::Relation.name() => data.prepare_database(server),
         None => Ok(String::new()),
     };
     environment.extend(of_services(&urls, &store, database)?);

@@ -10,13 +10,8 @@ use microblog_timeline::STREAMS;
 use tokio::time::{Instant, sleep};
 
 /// Sorted sets of a partition with pending work. Redis deletes them when they are empty.
-const PENDING_KEYS: [&str; 5] = [
-    "user:{p}:registrations",
-    "user:{p}:deletions",
-    "rel:{p}:pending",
-    "post:{p}:outbox",
-    "post:{p}:pending",
-];
+const PENDING_KEYS: [&str; 4] =
+    ["user:{p}:registrations", "user:{p}:deletions", "post:{p}:outbox", "post:{p}:pending"];
 
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -111,7 +106,7 @@ mod tests {
         wait_until_quiescent(&mut redis).await.unwrap();
         for command in [
             one("ZADD", &["post:{3}:outbox", "77", "77"]),
-            one("ZADD", &["rel:{1023}:pending", "77", "follow:1>2"]),
+            one("ZADD", &["post:{1023}:pending", "77", "77"]),
             one("XADD", &["tl:{15}:fanout", "*", "job", "x"]),
         ] {
             let mut taken = 0;

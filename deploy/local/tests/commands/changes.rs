@@ -133,9 +133,8 @@ fn changes_are_followed_from_a_snapshot_through_a_restart_until_the_cursor_expir
     assert!(reader.errors().contains("interrupted, retrying: "), "{}", reader.errors());
 
     let () = redis::cmd("FLUSHALL").query(&mut launcher.admin()).unwrap();
-    let urls = ["user", "relation", "post"].iter().zip(1..);
-    let urls: Vec<_> =
-        urls.map(|(name, server)| format!("--{name}-url={}", launcher.url(server))).collect();
+    let urls = [("user", 1), ("post", 3)];
+    let urls = urls.map(|(name, server)| format!("--{name}-url={}", launcher.url(server)));
     let restore: Vec<_> = ["restore"].into_iter().chain(urls.iter().map(String::as_str)).collect();
     let restored = run(&restore, "");
     assert_eq!(restored.code, Some(0), "{}", restored.stderr);

@@ -16,7 +16,7 @@ use crate::{
 
 /// The services with a database, and a table of each.
 pub(crate) const TABLES: [(&str, &str); 3] =
-    [("user", "accounts"), ("relation", "edges"), ("post", "posts")];
+    [("user", "accounts"), ("relation", "follows"), ("post", "posts")];
 
 /// Adds an account, a follow and posts, and waits until their delivery within Redis is complete. The
 /// databases may receive them later.

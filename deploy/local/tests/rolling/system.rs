@@ -1,8 +1,9 @@
-//! A system on one redis-server, with two replicas of each server, each in its own process.
+//! A system on one redis-server and one PostgreSQL, with two replicas of each server, each in its own
+//! process.
 
 use std::{thread, time::Duration};
 
-use microblog_testkit::{Process, RedisServer, free_port};
+use microblog_testkit::{PostgresServer, Process, RedisServer, free_port};
 
 use crate::programs::Programs;
 
@@ -42,6 +43,8 @@ const UNLIMITED: [(&str, &[&str]); 2] = [
 pub(crate) struct System {
     replicas: Vec<Replica>,
     redis: RedisServer,
+    /// Of relation.
+    database: PostgresServer,
     /// Logs of the stopped processes.
     logs: Vec<String>,
 }
@@ -61,13 +64,13 @@ impl Replica {
 impl System {
     /// Starts a system, and waits until all services are SERVING.
     pub(crate) async fn start(layout: &Layout, programs: &Programs) -> Self {
-        let redis = RedisServer::start().await;
+        let (redis, database) = (RedisServer::start().await, PostgresServer::start().await);
         let place = |services: &&[&'static str]| Replica {
             services: services.iter().map(|&service| (service, free_port())).collect(),
             process: None,
         };
         let replicas = layout.iter().flat_map(|services| [place(services), place(services)]);
-        let mut system = Self { replicas: replicas.collect(), redis, logs: Vec::new() };
+        let mut system = Self { replicas: replicas.collect(), redis, database, logs: Vec::new() };
         for process in 0..layout.len() {
             for replica in 0..REPLICAS {
                 system.start_again(process, replica, programs).await;
@@ -136,6 +139,9 @@ impl System {
             }
             if service != "gateway" {
                 args.push(format!("--{own}redis-url={}", self.redis.url(service)));
+            }
+            if service == "relation" {
+                args.push(format!("--{own}database-url={}", self.database.url()));
             }
             let limits = UNLIMITED.into_iter().filter(|(limited, _)| *limited == service);
             args.extend(limits.flat_map(|(_, flags)| flags).map(|&flag| flag.to_owned()));

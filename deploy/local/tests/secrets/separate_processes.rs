@@ -168,7 +168,10 @@ impl System {
         }
         take_password(&self.redis, &self.redis_password).await;
         client.call_during_outage().await;
-        for server in self.servers.iter_mut().filter(|it| STORED.contains(&&*it.name)) {
+        // relation stays SERVING: it has reached its database.
+        let lost =
+            |server: &&mut Server| server.name != "relation" && STORED.contains(&&*server.name);
+        for server in self.servers.iter_mut().filter(lost) {
             server.not_serving().await;
         }
         let collector = &self.collector;

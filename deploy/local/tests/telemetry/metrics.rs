@@ -13,14 +13,14 @@ use crate::{
 };
 
 /// The series that operators need.
-const SERIES: [&str; 25] = [
+const SERIES: [&str; 28] = [
     r#"rpc_server_call_duration_seconds_count{rpc_method="microblog.gateway.v1.GatewayService/Publish",rpc_response_status_code="OK","#,
     r#"rpc_server_call_duration_seconds_count{rpc_method="microblog.post.v1.PostService/CreatePost",rpc_response_status_code="OK","#,
     r#"microblog_calls_active{kind="call"}"#,
     r#"microblog_calls_limit{kind="watch"}"#,
     r#"microblog_calls_rejected_total{kind="call"}"#,
     r#"microblog_serving{microblog_rpc_service="microblog.timeline.v1.TimelineService"} 1"#,
-    r#"microblog_job_runs_total{microblog_job_name="sweeping",outcome="done"}"#,
+    r#"microblog_job_runs_total{microblog_job_name="verifying the cache",outcome="done"}"#,
     r#"db_client_operation_duration_seconds_bucket{db_namespace="0",db_operation_name="FCALL",db_system_name="redis",microblog_keyspace="post","#,
     r#"db_client_connection_count{db_client_connection_pool_name="post shared",db_client_connection_state="used"}"#,
     r#"db_client_connection_count{db_client_connection_pool_name="timeline exclusive",db_client_connection_state="used"}"#,
@@ -33,11 +33,14 @@ const SERIES: [&str; 25] = [
     r#"microblog_timeline_step_duration_seconds_count{kind="push",outcome="done",repeated="false"}"#,
     r#"microblog_timeline_job_duration_seconds_count{kind="push"}"#,
     r#"microblog_backlog_size{backlog="post outbox"}"#,
-    r#"microblog_backlog_age_seconds{backlog="relation pending"}"#,
+    r#"microblog_backlog_age_seconds{backlog="user registrations"}"#,
     r#"microblog_backlog_taken_up_total{backlog="user registrations"}"#,
     r#"microblog_backlog_size{backlog="post record"}"#,
     r#"db_client_operation_duration_seconds_bucket{db_operation_name="INSERT",db_query_summary="INSERT journal_positions",db_system_name="sqlite","#,
     r#"db_client_connection_count{db_client_connection_pool_name="database writing",db_client_connection_state="idle"}"#,
+    r#"microblog_item_reads_total{microblog_keyspace="relation",result="bypass"}"#,
+    r#"microblog_write_groups_total{microblog_keyspace="relation"}"#,
+    r#"microblog_write_calls_total{microblog_keyspace="relation"}"#,
     r#"target_info{"#,
 ];
 

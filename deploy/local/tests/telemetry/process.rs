@@ -26,7 +26,8 @@ pub(crate) struct System {
     children: Vec<Child>,
     addresses: Vec<(&'static str, SocketAddr)>,
     pub(crate) redis: RedisServer,
-    logs: TempDir,
+    /// Of logs, and of the database of relation.
+    directory: TempDir,
 }
 
 impl System {
@@ -35,8 +36,9 @@ impl System {
         let redis = RedisServer::start().await;
         let addresses =
             SERVICES.map(|name| (name, SocketAddr::from(([127, 0, 0, 1], free_port()))));
-        let logs = TempDir::new().unwrap();
-        let mut system = Self { children: Vec::new(), addresses: addresses.to_vec(), redis, logs };
+        let directory = TempDir::new().unwrap();
+        let mut system =
+            Self { children: Vec::new(), addresses: addresses.to_vec(), redis, directory };
         for service in SERVICES {
             let child = system.spawn(service, collector);
             system.children.push(child);
@@ -54,16 +56,20 @@ impl System {
     }
 
     fn spawn(&self, service: &'static str, collector: &Collector) -> Child {
-        let log = File::create(self.logs.path().join(service)).unwrap();
+        let log = File::create(self.directory.path().join(service)).unwrap();
         let mut command = Command::new(launcher::PROGRAM);
         command.arg0(format!("microblog-{service}"));
         for (peer, _) in &self.addresses {
             command.env(format!("MICROBLOG_{}_URL", peer.to_uppercase()), self.url(peer));
         }
+        let file = self.directory.path().join("relation.sqlite");
+        let database = (service == "relation")
+            .then(|| ("MICROBLOG_DATABASE_URL", format!("sqlite://{}", file.display())));
         command
             .env("MICROBLOG_LISTEN", self.url(service).trim_start_matches("http://"))
             .env("MICROBLOG_THREADS", "1")
             .env("MICROBLOG_REDIS_URL", self.redis.url(service))
+            .envs(database)
             .env("OTEL_SERVICE_NAME", service)
             .env("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url())
             .env("OTEL_METRICS_EXPORTER", "none")
@@ -85,7 +91,7 @@ impl Drop for System {
         }
         if thread::panicking() {
             for service in SERVICES {
-                let log = std::fs::read_to_string(self.logs.path().join(service));
+                let log = std::fs::read_to_string(self.directory.path().join(service));
                 eprintln!("log of {service}:\n{}", log.unwrap_or_default());
             }
         }

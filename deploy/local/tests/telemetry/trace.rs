@@ -1,5 +1,5 @@
-//! One call is one trace: from the gateway through every service to each Redis round trip,
-//! including the fan-out job.
+//! One call is one trace: from the gateway through every service to each round trip to Redis and each
+//! read of a database, including the fan-out job.
 
 use microblog_testkit::{PATIENCE, eventually};
 
@@ -76,9 +76,10 @@ fn check(tree: &Tree, name: impl Fn(&'static str) -> &'static str) {
     assert!(tree.redis(&process).len() >= 2, "the push, and the end of the step: {tree}");
 
     let followers = call(&process.span.span_id, "relation", "RelationService/StreamFollowers");
-    let page = tree.redis(&followers);
-    assert!(!page.is_empty(), "{tree}");
-    assert_eq!(page[0].span.kind, CLIENT);
+    let page = tree.database();
+    let [page] = page[..] else { panic!("one read of a database: {tree}") };
+    assert_eq!(page.span.parent_span_id, followers.span.span_id, "{tree}");
+    assert_eq!((page.span.kind, &*page.span.name), (CLIENT, "SELECT edges"));
 }
 
 fn names(tree: &Tree, parent: &Seen) -> Vec<String> {
@@ -88,7 +89,8 @@ fn names(tree: &Tree, parent: &Seen) -> Vec<String> {
 /// Checks that spans contain the names of commands, and no keys or values.
 fn check_redis(tree: &Tree, port: u16) {
     let port = Some(port.to_string());
-    let trips = tree.0.iter().filter(|seen| seen.attribute("db.system.name").is_some());
+    let is_redis = |seen: &&Seen| seen.attribute("db.system.name").as_deref() == Some("redis");
+    let trips = tree.0.iter().filter(is_redis);
     for trip in trips {
         let attribute = |key| trip.attribute(key);
         assert_eq!(attribute("server.address").as_deref(), Some("127.0.0.1"), "{trip:?}");

@@ -34,11 +34,20 @@ impl Tree {
         children.filter(is_redis).collect()
     }
 
-    /// Returns the archive operations.
-    pub(crate) fn archive(&self) -> Vec<&Seen> {
+    /// Returns the operations of the databases.
+    pub(crate) fn database(&self) -> Vec<&Seen> {
         let is_sqlite =
             |seen: &&Seen| seen.attribute("db.system.name").as_deref() == Some("sqlite");
         self.0.iter().filter(is_sqlite).collect()
+    }
+
+    /// Returns the archive operations: those of post's database.
+    pub(crate) fn archive(&self) -> Vec<&Seen> {
+        let is_of_post = |seen: &&Seen| {
+            let parent = self.parent(seen);
+            parent.is_some_and(|parent| parent.span.name.starts_with("microblog.post."))
+        };
+        self.database().into_iter().filter(is_of_post).collect()
     }
 
     /// Returns the parent of a span.

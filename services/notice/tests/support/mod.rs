@@ -164,7 +164,7 @@ impl System {
     /// Waits until each feed has a position.
     pub(crate) async fn is_followed(&self) {
         eventually("the feeds are followed", PATIENCE * 3, async || {
-            self.positions().await.iter().all(|[sequence, _]| !["", "0"].contains(&&**sequence))
+            self.positions().await.iter().all(|[sequence, _]| !sequence.is_empty())
         })
         .await;
     }

@@ -1,4 +1,4 @@
-//! API tests over gRPC, with Redis.
+//! API tests over gRPC.
 
 use std::collections::BTreeSet;
 
@@ -593,27 +593,27 @@ async fn the_ids_of_a_list_are_all_its_accounts() {
                 newer_than_version,
                 ..Default::default()
             };
-            let (mut all, mut calls, mut settled) = (Vec::new(), 0, Vec::new());
+            let (mut all, mut calls, mut newest_versions) = (Vec::new(), 0, Vec::new());
             loop {
                 let page = system.client.clone().list_edge_ids(request.clone()).await.unwrap();
                 let page = page.into_inner();
                 (calls, request.page_token) = (calls + 1, page.next_page_token);
-                settled.push(page.settled_version);
+                newest_versions.push(page.newest_version);
                 all.extend(page.user_ids);
                 if request.page_token.is_empty() {
-                    return (all, calls, settled);
+                    return (all, calls, newest_versions);
                 }
             }
         };
         let newest = system.list(&list_of(EdgeList::Following, alice, 11)).await.unwrap();
-        let settled = newest.edges[0].version;
+        let newest_version = newest.edges[0].version;
         let expected: Vec<_> = (1_000..9_001).rev().map(id).collect();
         let (all, calls, versions) = read(alice, EdgeList::Following, 0).await;
         assert!(all == expected, "{} of {}", all.len(), expected.len());
-        assert_eq!((calls, versions), (2, vec![settled, 0]));
+        assert_eq!((calls, versions), (2, vec![newest_version, 0]));
         let since = newest.edges[10].version;
         let newer = read(alice, EdgeList::Following, since).await;
-        assert_eq!(newer, (expected[..10].to_vec(), 1, vec![settled]));
+        assert_eq!(newer, (expected[..10].to_vec(), 1, vec![newest_version]));
         let newer = read(alice, EdgeList::Following, newest.edges[0].version).await;
         assert_eq!(newer, (vec![], 1, vec![0]));
         let mutuals = ids(&system.list_all(list_of(EdgeList::Mutuals, bob, 200)).await);

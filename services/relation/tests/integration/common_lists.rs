@@ -1,12 +1,9 @@
 //! Intersections of lists, in the order of the first list, whichever is shorter.
 
 use microblog_proto::relation::{self as pb, EdgeList};
-use microblog_testkit::{
-    Topology::{Cluster, Single},
-    redis::cmd,
-};
+use microblog_testkit::Topology::{Cluster, Single};
 
-use crate::support::{System, id, ids, list_for, list_of, user};
+use crate::support::{System, id, ids, list_all, list_for, list_of};
 
 /// Pages through the followers of a user whom a viewer follows.
 async fn followers_i_follow(
@@ -124,28 +121,22 @@ async fn pages_continue_when_the_other_list_becomes_shorter() {
 // More followings than one read returns, and then more than the following limit.
 #[tokio::test]
 async fn long_lists_have_the_same_order() {
-    let system = System::start(Single).await;
+    let system = System::start_with(Single, &["--following-limit", "20000"]).await;
+    let limited = system.another(&[]).await;
     let [viewer, target] = [1, 2].map(id);
     let fans: Vec<_> = (0..7_000).map(|n| (id(10 + (n * 3_001) % 7_000), target)).collect();
     system.import(&fans).await;
     let all = followers(&system, target).await;
-    let mut admin = system.redis.nodes()[0].admin().await;
-    for followed in [4_500, 6_500] {
-        // Written directly, since the limit would reject them.
-        let key = |kind: &str| format!("rel:{{{}}}:{kind}:{viewer}", user(1).partition());
-        let (mut list, mut set) = (cmd("ZADD"), cmd("SADD"));
-        list.arg(key("following"));
-        set.arg(key("following_ids"));
-        for n in 10..10 + followed {
-            list.arg(1_000_000 + n).arg(id(n));
-            set.arg(id(n));
-        }
-        list.exec_async(&mut admin).await.unwrap();
-        set.exec_async(&mut admin).await.unwrap();
-        let found = followers_i_follow(&system, target, viewer, 200).await;
+    for (from, followed) in [(0, 4_500), (4_500, 6_500)] {
+        let follows: Vec<_> = (10 + from..10 + followed).map(|n| (viewer, id(n))).collect();
+        system.import(&follows).await;
         let mut expected = all.clone();
         expected.retain(|edge| edge.user_id < id(10 + followed));
         assert_eq!(expected.len() as u64, followed);
-        assert!(ids(&found) == ids(&expected), "{followed} in the order of the followers");
+        for client in [&system.client, &limited] {
+            let request = list_for(viewer, EdgeList::FollowersIFollow, target, 200);
+            let found = ids(&list_all(client, request).await);
+            assert!(found == ids(&expected), "{followed} in the order of the followers");
+        }
     }
 }

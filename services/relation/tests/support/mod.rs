@@ -1,23 +1,19 @@
-//! Test support: a relation service on a store of its own.
+//! Test support: a relation service with stores of its own.
 #![allow(dead_code, reason = "no test file uses all of it")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
-
-pub(crate) mod database;
 
 use std::{net::TcpListener, time::Duration};
 
 use clap::Parser as _;
 use microblog_chassis::{Worker, serve};
-use microblog_domain::{Partition, UserId};
-use microblog_keyspace::Version;
 use microblog_proto::{
     common::ErrorReason,
     relation::{
         self as pb, EdgeList, RelationState, relation_service_client::RelationServiceClient,
     },
 };
-use microblog_relation::{Config, JournalEntry, Store};
-use microblog_testkit as testkit;
+use microblog_relation::Config;
+use microblog_testkit::{self as testkit, Database, Topology};
 use tonic::{
     Code, Status,
     transport::{Channel, Endpoint},
@@ -33,64 +29,73 @@ pub(crate) const FOLLOWING: i32 = RelationState::Following as i32;
 pub(crate) const FOLLOWER: i32 = RelationState::Follower as i32;
 pub(crate) const MUTUAL: i32 = RelationState::Mutual as i32;
 
-/// Returns a configuration with further flags.
-pub(crate) fn config(url: &str, flags: &[&str]) -> Config {
-    Config::parse_from(["relation", "--redis-url", url, "--threads", "1"].iter().chain(flags))
-}
-
-/// A service on a free port, with its store and background jobs.
+/// A service on a free port, with its stores.
 pub(crate) struct System {
     pub(crate) redis: testkit::Store,
+    pub(crate) database: Database,
     pub(crate) client: Client,
-    pub(crate) store: Store,
 }
 
 impl System {
-    pub(crate) async fn start(topology: testkit::Topology) -> Self {
+    pub(crate) async fn start(topology: Topology) -> Self {
         Self::start_with(topology, &[]).await
     }
 
-    pub(crate) async fn start_with(topology: testkit::Topology, flags: &[&str]) -> Self {
-        Self::start_as(Worker::ONLY, topology, flags).await
+    /// Starts a service with further flags, and waits until it answers from the cache. A single Redis goes
+    /// with SQLite, and a cluster with PostgreSQL.
+    pub(crate) async fn start_with(topology: Topology, flags: &[&str]) -> Self {
+        let database = match topology {
+            Topology::Single => Database::sqlite(),
+            Topology::Cluster => Database::postgres().await,
+        };
+        Self::start_on(testkit::Store::start(topology).await, database, flags).await
     }
 
-    /// Starts the service without background jobs, whose commands would be counted.
-    pub(crate) async fn start_without_jobs(topology: testkit::Topology) -> Self {
-        Self::start_as(Worker { index: 1, count: 2 }, topology, &[]).await
-    }
-
-    async fn start_as(worker: Worker, topology: testkit::Topology, flags: &[&str]) -> Self {
-        Self::start_on(testkit::Store::start(topology).await, worker, flags).await
-    }
-
-    /// Starts the service on a Redis.
-    pub(crate) async fn start_on(redis: testkit::Store, worker: Worker, flags: &[&str]) -> Self {
-        let (client, store) = Self::serve(&redis, worker, flags).await;
-        ready(&store).await;
-        Self { redis, client, store }
-    }
-
-    /// Starts another service on the same Redis, with further flags, and returns its client.
-    pub(crate) async fn another(&self, flags: &[&str]) -> Client {
-        let (client, store) = Self::serve(&self.redis, Worker::ONLY, flags).await;
-        ready(&store).await;
-        client
-    }
-
-    pub(crate) async fn serve(
-        redis: &testkit::Store,
-        worker: Worker,
+    /// Starts the service on stores.
+    pub(crate) async fn start_on(
+        redis: testkit::Store,
+        database: Database,
         flags: &[&str],
-    ) -> (Client, Store) {
-        let config = config(&redis.url("relation"), flags);
-        let service = microblog_relation::service(&config, worker).await.unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = format!("http://{}", listener.local_addr().unwrap());
-        let chassis = config.chassis.clone();
-        tokio::spawn(async move {
-            serve(listener, service, &chassis, std::future::pending()).await.unwrap();
-        });
-        (client(&address).await, Store::open(&config).unwrap())
+    ) -> Self {
+        let client = serve_on(&redis, &database, Worker::ONLY, flags).await;
+        let system = Self { redis, database, client };
+        system.caches().await;
+        system
+    }
+
+    /// Starts another service on the same stores, without background jobs and with further flags, and
+    /// returns its client.
+    pub(crate) async fn another(&self, flags: &[&str]) -> Client {
+        serve_on(&self.redis, &self.database, Worker { index: 1, count: 2 }, flags).await
+    }
+
+    /// Waits until reads are answered from the cache.
+    pub(crate) async fn caches(&self) {
+        const PROBE: u64 = 4_000_000_000;
+        testkit::eventually("the cache is trusted", PATIENCE, async || {
+            self.counts(PROBE).await;
+            !self.keys(&format!("rel:*:following:*:{PROBE}")).await.is_empty()
+        })
+        .await;
+    }
+
+    /// Returns the keys in Redis that match a pattern.
+    pub(crate) async fn keys(&self, pattern: &str) -> Vec<String> {
+        let mut all = Vec::new();
+        for node in self.redis.nodes() {
+            let keys = testkit::redis::cmd("KEYS").arg(pattern).take();
+            let keys: Vec<String> = keys.query_async(&mut node.admin().await).await.unwrap();
+            all.extend(keys);
+        }
+        all
+    }
+
+    /// Empties Redis.
+    pub(crate) async fn flush(&self) {
+        for node in self.redis.nodes() {
+            let flush = testkit::redis::cmd("FLUSHALL");
+            flush.exec_async(&mut node.admin().await).await.unwrap();
+        }
     }
 
     pub(crate) async fn follow(&self, follower_id: u64, target_id: u64) -> Result<i32, Status> {
@@ -122,16 +127,8 @@ impl System {
     }
 
     /// Reads all pages of a list.
-    pub(crate) async fn list_all(&self, mut request: pb::ListEdgesRequest) -> Vec<pb::Edge> {
-        let mut edges = Vec::new();
-        loop {
-            let page = self.list(&request).await.unwrap();
-            edges.extend(page.edges);
-            if page.next_page_token.is_empty() {
-                return edges;
-            }
-            request.page_token = page.next_page_token;
-        }
+    pub(crate) async fn list_all(&self, request: pb::ListEdgesRequest) -> Vec<pb::Edge> {
+        list_all(&self.client, request).await
     }
 
     pub(crate) async fn counts(&self, user_id: u64) -> (u64, u64, u64) {
@@ -146,9 +143,48 @@ impl System {
         import(&self.client, follows).await
     }
 
-    /// Waits until the outbox is empty and all invariants hold.
+    /// Waits until no deletion is in progress, and asserts that all invariants hold.
     pub(crate) async fn converges(&self) {
         converges(&self.client).await;
+    }
+}
+
+/// Starts a service on stores, and waits until it answers.
+async fn serve_on(
+    redis: &testkit::Store,
+    database: &Database,
+    worker: Worker,
+    flags: &[&str],
+) -> Client {
+    let (url, database) = (redis.url("relation"), database.flag());
+    let common = ["relation", "--redis-url", &url, &database, "--threads", "1"];
+    let config = Config::parse_from(common.iter().chain(flags));
+    let service = microblog_relation::service(&config, worker).await.unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let chassis = config.chassis.clone();
+    tokio::spawn(async move {
+        serve(listener, service, &chassis, std::future::pending()).await.unwrap();
+    });
+    let client = client(&address).await;
+    testkit::eventually("the service answers", PATIENCE, async || {
+        let request = pb::BatchGetCountsRequest { user_ids: vec![4] };
+        client.clone().batch_get_counts(request).await.is_ok()
+    })
+    .await;
+    client
+}
+
+/// Reads all pages of a list.
+pub(crate) async fn list_all(client: &Client, mut request: pb::ListEdgesRequest) -> Vec<pb::Edge> {
+    let mut edges = Vec::new();
+    loop {
+        let page = client.clone().list_edges(request.clone()).await.unwrap().into_inner();
+        edges.extend(page.edges);
+        if page.next_page_token.is_empty() {
+            return edges;
+        }
+        request.page_token = page.next_page_token;
     }
 }
 
@@ -164,14 +200,9 @@ pub(crate) async fn import(client: &Client, follows: &[(u64, u64)]) -> pb::Impor
         sum.rejected_self += imported.rejected_self;
         sum.rejected_blocked += imported.rejected_blocked;
         sum.rejected_limit += imported.rejected_limit;
-        sum.rejected_forgotten += imported.rejected_forgotten;
+        sum.rejected_deleted += imported.rejected_deleted;
     }
     sum
-}
-
-/// Waits until a service accepts calls.
-async fn ready(store: &Store) {
-    testkit::eventually("the service is ready", PATIENCE, async || store.is_ready().await).await;
 }
 
 /// Returns the request of a list that does not depend on the viewer.
@@ -194,82 +225,25 @@ pub(crate) fn ids(edges: &[pb::Edge]) -> Vec<u64> {
     edges.iter().map(|edge| edge.user_id).collect()
 }
 
-/// Returns an admin connection to the server that has a key.
-pub(crate) async fn admin_of(
-    redis: &testkit::Store,
-    key: &str,
-) -> testkit::redis::aio::MultiplexedConnection {
-    let node = match redis {
-        testkit::Store::Single(_) => 0,
-        testkit::Store::Cluster(cluster) => cluster.primary_of(key, 0).await,
-    };
-    redis.nodes()[node].admin().await
-}
-
-fn journal_key(partition: Partition) -> String {
-    format!("rel:{{{partition}}}:journal")
-}
-
-/// Opens the journal of a partition, unless it is open.
-pub(crate) async fn open_journal(redis: &testkit::Store, partition: Partition) {
-    let key = journal_key(partition);
-    let mut admin = admin_of(redis, &key).await;
-    let opened: u64 =
-        testkit::redis::cmd("EXISTS").arg(&key).query_async(&mut admin).await.unwrap();
-    if opened == 0 {
-        let mut open = testkit::redis::cmd("XADD");
-        open.arg(key).arg("1-0").arg("c").arg("opened").exec_async(&mut admin).await.unwrap();
-    }
-}
-
-/// Returns the versions and the texts of the entries of a partition's journal.
-pub(crate) async fn journal_texts(
-    redis: &testkit::Store,
-    partition: Partition,
-) -> Vec<(Version, String)> {
-    let key = journal_key(partition);
-    let mut admin = admin_of(redis, &key).await;
-    let read = testkit::redis::cmd("XRANGE").arg(key).arg("-").arg("+").take();
-    let entries: Vec<(String, [String; 2])> = read.query_async(&mut admin).await.unwrap();
-    entries.into_iter().map(|(id, [_, text])| (id.parse().unwrap(), text)).collect()
-}
-
-/// Returns the changes in a partition's journal.
-pub(crate) async fn journal(redis: &testkit::Store, partition: Partition) -> Vec<JournalEntry> {
-    let texts = journal_texts(redis, partition).await.into_iter();
-    let texts = texts.filter(|(_, text)| !text.starts_with("opened"));
-    texts.map(|(_, text)| JournalEntry::parse(&text).expect(&text)).collect()
-}
-
 /// Returns a client of a server that listens, or will.
 pub(crate) async fn client(address: &str) -> Client {
     let endpoint = Endpoint::from_shared(address.to_owned()).unwrap();
     Client::new(endpoint.tcp_nodelay(true).connect_lazy())
 }
 
-/// Returns the violations that `Verify` reports, and what is pending.
+/// Returns the violations that `Verify` reports, and what is under way.
 pub(crate) async fn violations(client: &Client) -> Vec<String> {
-    verify(client, false).await.0
-}
-
-/// Repairs everything. Returns the remaining violations, and the repairs.
-pub(crate) async fn repair(client: &Client) -> (Vec<String>, Vec<String>) {
-    verify(client, true).await
-}
-
-async fn verify(client: &Client, repair: bool) -> (Vec<String>, Vec<String>) {
-    let request = pb::VerifyRequest { user_id: 0, repair };
+    let request = pb::VerifyRequest { user_id: 0 };
     let mut reports = client.clone().verify(request).await.unwrap().into_inner();
-    let (mut violations, mut repaired) = (Vec::new(), Vec::new());
+    let mut found = Vec::new();
     while let Some(report) = reports.message().await.unwrap() {
-        violations.extend(report.violations);
-        violations.extend(report.pending);
-        repaired.extend(report.repaired);
+        found.extend(report.violations);
+        found.extend(report.pending);
     }
-    (violations, repaired)
+    found
 }
 
-/// Waits until the outbox is empty and all invariants hold; panics with the remaining violations.
+/// Waits until all invariants hold and nothing is under way; panics with what remains.
 pub(crate) async fn converges(client: &Client) {
     let deadline = std::time::Instant::now() + PATIENCE;
     loop {
@@ -285,10 +259,6 @@ pub(crate) async fn converges(client: &Client) {
 /// Returns the id of the n-th test user, each in a partition of its own.
 pub(crate) const fn id(n: u64) -> u64 {
     (n << 12) + ((n * 37) % 1024) * 4
-}
-
-pub(crate) const fn user(n: u64) -> UserId {
-    UserId::new(id(n)).unwrap()
 }
 
 /// Asserts the status of a rejected call.

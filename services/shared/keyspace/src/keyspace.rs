@@ -214,8 +214,8 @@ impl Keyspace {
         })
     }
 
-    /// Returns the name of the keyspace, which is that of its library.
-    pub(crate) fn name(&self) -> &'static str {
+    /// Returns the name of the service, as metrics have it.
+    pub fn name(&self) -> &'static str {
         self.shared_pool().round_trip_metrics().keyspace()
     }
 

@@ -25,13 +25,13 @@ pub struct Library {
     /// The library's name: letters, digits and underscores.
     pub name: &'static str,
     /// The Lua source without the `#!lua` line. It may call what the files in `prelude` define, such as
-    /// `register('relation_follow', follow)`, which registers a function with the version suffix.
+    /// `register('post_stage', stage)`, which registers a function with the version suffix.
     pub source: &'static str,
 }
 
 /// A library with its version, as loaded into Redis.
 pub(crate) struct VersionedLibrary {
-    /// The name with the digest: `relation_0a1b2c3d`.
+    /// The name with the digest: `post_0a1b2c3d`.
     pub(crate) name: String,
     /// The complete source.
     pub(crate) code: String,

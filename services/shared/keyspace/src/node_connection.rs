@@ -63,7 +63,7 @@ mod tests {
         let mut admin = server.admin().await;
         cmd("CONFIG").arg("RESETSTAT").exec_async(&mut admin).await.unwrap();
         let config = AsyncConnectionConfig::new();
-        NodeConnection::connect_with_config(server.url("relation"), config).await.unwrap();
+        NodeConnection::connect_with_config(server.url("post"), config).await.unwrap();
         // Redis 7.0 does not know CLIENT SETINFO, and later ones reject it.
         let errors: String = cmd("INFO").arg("errorstats").query_async(&mut admin).await.unwrap();
         assert!(!errors.contains("errorstat_"), "{errors}");

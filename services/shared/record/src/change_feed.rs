@@ -9,14 +9,20 @@
 //!   * a change of rows without entries, as by a recovery, ends all earlier positions: a reader takes
 //!     a snapshot.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
+use futures::future::{BoxFuture, FutureExt as _};
 use microblog_domain::Partition;
+use microblog_proto::common::ChangeKind;
 use sqlx::{Row as _, any::AnyRow};
 use uuid::Uuid;
 
 use crate::{
-    Database, Error, Migration, WriteTransaction,
+    ChangeFeed, ChangeRow, Database, Error, ExistingPage, FeedPosition, Migration, Recorder,
+    RowKey, Tables, WriteTransaction,
     sql::{ROWS_MAX, number, read, rows, statement},
 };
 
@@ -25,13 +31,6 @@ const ENTRIES_MAX: usize = 1_000;
 
 /// The most rows that are removed at once.
 const REMOVED_TOGETHER: i64 = 1_000;
-
-/// A position in the feed, behind a row of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FeedPosition {
-    pub(crate) sequence: u64,
-    pub(crate) token: u64,
-}
 
 /// A row of the feed.
 pub(crate) struct FeedRow {
@@ -46,6 +45,71 @@ impl FeedRow {
     pub(crate) fn entries(&self) -> impl Iterator<Item = (u64, &str)> {
         let first = self.position.sequence * ENTRIES_MAX as u64;
         (first..).zip(self.entries.lines())
+    }
+}
+
+/// The change feed of what a recorder records.
+pub struct RecordedChanges<T>(pub Arc<Recorder<T>>);
+
+impl<T> Clone for RecordedChanges<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T: Tables + 'static> RecordedChanges<T> {
+    fn row(row: &FeedRow) -> ChangeRow {
+        let change = |(number, entry): (u64, &str)| {
+            let change = T::change(&T::parse(entry)?);
+            Some(change.map(|change| (number, change)))
+        };
+        let changes = row.entries().map(change).collect::<Option<Vec<_>>>();
+        ChangeRow {
+            position: row.position,
+            recorded_at: row.recorded_at,
+            changes: changes.map(|changes| changes.into_iter().flatten().collect()),
+        }
+    }
+}
+
+impl<T: Tables + 'static> ChangeFeed for RecordedChanges<T> {
+    const KINDS: &'static [ChangeKind] = T::CHANGE_KINDS;
+    // Up to 100 KB each.
+    const ROWS_MAX: usize = 32;
+
+    fn newest(&self) -> BoxFuture<'_, Result<Option<ChangeRow>, Error>> {
+        async move {
+            // The tables may not exist yet. A canceled call must not interrupt their creation.
+            let recorder = self.0.clone();
+            let tables = tokio::spawn(async move { recorder.identity().await.map(|_| ()) }).await;
+            tables.map_err(|ended| Error::Unavailable(Some(sqlx::Error::Io(ended.into()))))??;
+            Ok(self.0.database.newest_position().await?.as_ref().map(Self::row))
+        }
+        .boxed()
+    }
+
+    fn oldest(&self) -> BoxFuture<'_, Result<Option<ChangeRow>, Error>> {
+        async move { Ok(self.0.database.oldest_row().await?.as_ref().map(Self::row)) }.boxed()
+    }
+
+    fn behind(
+        &self,
+        position: FeedPosition,
+        count: usize,
+    ) -> BoxFuture<'_, Result<Option<Vec<ChangeRow>>, Error>> {
+        async move {
+            let rows = self.0.database.changes_after(position, count).await?;
+            Ok(rows.map(|rows| rows.iter().map(Self::row).collect()))
+        }
+        .boxed()
+    }
+
+    fn existing(
+        &self,
+        kind: ChangeKind,
+        after: RowKey,
+    ) -> BoxFuture<'_, Result<ExistingPage, Error>> {
+        self.0.tables.existing(&self.0.database, kind, after)
     }
 }
 

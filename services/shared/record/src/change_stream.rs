@@ -1,17 +1,16 @@
-//! The RPC `StreamChanges`, which each service with a recorder has: follows the change feed, or reads
-//! all that exists.
+//! The RPC `StreamChanges`: follows the change feed of a service, or reads all that exists.
 //!
 //! A stream reads the database only while its reader takes messages, and buffers one message: a slow
 //! reader costs nothing.
 
 use std::{
     collections::VecDeque,
-    sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
 
 use futures::{
     StreamExt as _, TryStreamExt as _,
+    future::BoxFuture,
     stream::{self, BoxStream},
 };
 use microblog_chassis::{self as chassis, status};
@@ -19,10 +18,7 @@ use microblog_proto::common::{self as pb, ChangeKind, ErrorReason, FeedPage, Fee
 use tokio::time::sleep;
 use tonic::{Code, Status};
 
-use crate::{
-    Error, Recorder, RowKey, Tables,
-    change_feed::{FeedPosition, FeedRow},
-};
+use crate::{Error, ExistingPage, RowKey};
 
 /// How often the feed is read for new changes.
 const POLL_PERIOD: Duration = Duration::from_millis(200);
@@ -30,41 +26,84 @@ const POLL_PERIOD: Duration = Duration::from_millis(200);
 /// How often a stream without changes has a message.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
-/// The most rows of the feed that are read at once: up to 100 KB each.
-const ROWS_MAX: usize = 32;
-
 /// The number of changes at which a message is complete. A row of the feed has up to 1,000 more.
 const CHANGES_MAX: usize = 1_000;
 
+/// A position in a feed, behind a row of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FeedPosition {
+    /// The number of the row.
+    pub sequence: u64,
+    /// Tells the row from another one that had its number.
+    pub token: u64,
+}
+
+/// A row of a feed.
+pub struct ChangeRow {
+    /// The position behind it.
+    pub position: FeedPosition,
+    /// When it was recorded.
+    pub recorded_at: SystemTime,
+    /// The changes with their numbers, which grow along the feed; `None` if they are of a newer version of
+    /// the service.
+    pub changes: Option<Vec<(u64, pb::Change)>>,
+}
+
+/// The changes of a service, in the order of their commits.
+pub trait ChangeFeed: Clone + Send + Sync + 'static {
+    /// The kinds of changes.
+    const KINDS: &'static [ChangeKind];
+
+    /// The most rows that are read at once.
+    const ROWS_MAX: usize;
+
+    /// Returns the newest row; `None` as long as the feed may not be read.
+    fn newest(&self) -> BoxFuture<'_, Result<Option<ChangeRow>, Error>>;
+
+    /// Returns the oldest row; `None` if there are none.
+    fn oldest(&self) -> BoxFuture<'_, Result<Option<ChangeRow>, Error>>;
+
+    /// Returns up to `count` rows behind a position; `None` if the position has ended.
+    fn behind(
+        &self,
+        position: FeedPosition,
+        count: usize,
+    ) -> BoxFuture<'_, Result<Option<Vec<ChangeRow>>, Error>>;
+
+    /// Returns a page of what exists of a kind, behind the key of a row.
+    fn existing(
+        &self,
+        kind: ChangeKind,
+        after: RowKey,
+    ) -> BoxFuture<'_, Result<ExistingPage, Error>>;
+}
+
+/// Returns the status of a service without a change feed.
+pub fn no_change_feed() -> Status {
+    let text = "the service has no database, and so no change feed: --database-url is not set";
+    status::with_reason(Code::FailedPrecondition, ErrorReason::NoDatabase, text)
+}
+
 /// Streams changes of a service, or what exists there. Without a position to continue behind, the first
 /// message has no changes.
-pub async fn stream_changes<T: Tables + 'static>(
-    recorder: Option<Arc<Recorder<T>>>,
+pub async fn stream_changes<F: ChangeFeed>(
+    feed: F,
     query: FeedQuery,
 ) -> Result<BoxStream<'static, Result<FeedPage, Status>>, Status> {
-    let Some(recorder) = recorder else {
-        let text = "the service has no database, and so no change feed: --database-url is not set";
-        return Err(status::with_reason(Code::FailedPrecondition, ErrorReason::NoDatabase, text));
-    };
     chassis::context::watch()?;
     let is_asked = |kind: &&ChangeKind| query.kinds.contains(&i32::from(**kind));
-    let kinds: Vec<_> = T::CHANGE_KINDS.iter().filter(is_asked).copied().collect();
-    // The tables may not exist yet. A canceled call must not interrupt their creation.
-    let tables = recorder.clone();
-    let prepared = tokio::spawn(async move { tables.identity().await.map(|_| ()) }).await;
-    prepared.map_err(|_| not_filled())?.map_err(status)?;
-    let newest = recorder.database.newest_position().await.map_err(status)?;
-    let newest = newest.ok_or_else(not_filled)?;
+    let kinds: Vec<_> = F::KINDS.iter().filter(is_asked).copied().collect();
+    let newest = feed.newest().await.map_err(status)?.ok_or_else(not_filled)?;
     let first = page(Changes::default(), newest.position, newest.recorded_at, !query.snapshot);
     if query.snapshot {
         let last = FeedPage { is_end: true, ..FeedPage::default() };
-        let existing = existing(recorder, newest.position, kinds);
+        let existing = existing(feed, newest.position, kinds);
         let existing = stream::iter([Ok(first)]).chain(existing);
         return Ok(existing.chain(stream::iter([Ok(last)])).boxed());
     }
     let after = query.after.map(|after| FeedPosition::from(&after));
-    let mut feed = Feed {
-        recorder,
+    let mut reader = FeedReader {
+        feed,
         kinds,
         position: after.unwrap_or(newest.position),
         rows: VecDeque::new(),
@@ -74,27 +113,27 @@ pub async fn stream_changes<T: Tables + 'static>(
     if after.is_some() {
         first = None;
     } else if query.from_start
-        && let Some(row) = feed.recorder.database.oldest_row().await.map_err(status)?
+        && let Some(row) = reader.feed.oldest().await.map_err(status)?
     {
-        (feed.position, first) = (row.position, None);
-        feed.rows.push_back(row);
+        (reader.position, first) = (row.position, None);
+        reader.rows.push_back(row);
     }
-    feed.sent_at = first.is_some().then(Instant::now);
-    Ok(stream::iter(first).chain(stream::try_unfold(feed, Feed::step)).boxed())
+    reader.sent_at = first.is_some().then(Instant::now);
+    Ok(stream::iter(first).chain(stream::try_unfold(reader, FeedReader::step)).boxed())
 }
 
-/// A reader of the feed.
-struct Feed<T> {
-    recorder: Arc<Recorder<T>>,
+/// A reader of a feed.
+struct FeedReader<F> {
+    feed: F,
     kinds: Vec<ChangeKind>,
     position: FeedPosition,
     /// Rows behind the position that were read.
-    rows: VecDeque<FeedRow>,
+    rows: VecDeque<ChangeRow>,
     /// When the last message was sent.
     sent_at: Option<Instant>,
 }
 
-impl<T: Tables> Feed<T> {
+impl<F: ChangeFeed> FeedReader<F> {
     async fn step(mut self) -> Result<Option<(FeedPage, Self)>, Status> {
         let page = self.next().await?;
         self.sent_at = Some(Instant::now());
@@ -107,14 +146,14 @@ impl<T: Tables> Feed<T> {
             let read_at = SystemTime::now();
             let mut is_end = false;
             if self.rows.is_empty() {
-                let rows = self.recorder.database.changes_after(self.position, ROWS_MAX).await;
+                let rows = self.feed.behind(self.position, F::ROWS_MAX).await;
                 self.rows = rows.map_err(status)?.ok_or_else(expired)?.into();
                 is_end = self.rows.is_empty();
             }
             let (mut changes, mut recorded_at) = (Changes::default(), read_at);
             while let Some(row) = self.rows.pop_front() {
-                for (number, entry) in row.entries() {
-                    if let Some(change) = self.change(entry)? {
+                for (number, change) in row.changes.ok_or_else(newer_version)? {
+                    if self.kinds.contains(&change.kind()) {
                         changes.changes.push(change);
                         changes.numbers.push(number);
                     }
@@ -133,29 +172,23 @@ impl<T: Tables> Feed<T> {
             }
         }
     }
-
-    /// Returns what an entry is in the feed, if it is of the kinds.
-    fn change(&self, entry: &str) -> Result<Option<pb::Change>, Status> {
-        let entry = T::parse(entry).ok_or_else(newer_version)?;
-        Ok(T::change(&entry).filter(|change| self.kinds.contains(&change.kind())))
-    }
 }
 
 /// Streams all that exists, a kind after the other.
-fn existing<T: Tables + 'static>(
-    recorder: Arc<Recorder<T>>,
+fn existing<F: ChangeFeed>(
+    feed: F,
     position: FeedPosition,
     kinds: Vec<ChangeKind>,
 ) -> impl futures::Stream<Item = Result<FeedPage, Status>> + Send {
     let of_kind = move |kind| {
-        let recorder = recorder.clone();
+        let feed = feed.clone();
         stream::try_unfold(Some(RowKey::default()), move |after| {
-            let recorder = recorder.clone();
+            let feed = feed.clone();
             async move {
                 let Some(after) = after else { return Ok(None) };
-                let page = recorder.tables.existing(&recorder.database, kind, after).await;
+                let page = feed.existing(kind, after).await;
                 // Nothing continues the snapshot if its position has ended.
-                let rows = recorder.database.changes_after(position, 0).await.map_err(status)?;
+                let rows = feed.behind(position, 0).await.map_err(status)?;
                 rows.ok_or_else(expired)?;
                 page.map(Some).map_err(status)
             }

@@ -36,8 +36,8 @@ const PARAMETERS: [&str; 18] = [
 #[group(skip)]
 pub struct Config {
     /// URL of the service's SQL database: `postgres://user:password@host/database`, or
-    /// `sqlite:///path/to/file` for a service of one process. Without one, only Redis has the data.
-    /// A service that once had a database must keep it
+    /// `sqlite:///path/to/file` for a service of one process. The relation service must have one. The
+    /// other ones keep their data in Redis alone without one; a service that once had one must keep it
     #[arg(long, env = "MICROBLOG_DATABASE_URL", value_name = "URL", hide_env_values = true)]
     pub database_url: Option<String>,
     /// File with the password of the database's user: plain text, without percent-encoding; a newline at
@@ -45,7 +45,7 @@ pub struct Config {
     /// restart. Not together with a password in the URL
     #[arg(long, env = "MICROBLOG_DATABASE_PASSWORD_FILE", value_name = "FILE")]
     pub database_password_file: Option<PathBuf>,
-    /// Timeout of a read of the database, and of a write that waits for it (--durability)
+    /// Timeout of a read of the database, and of a write that waits for it
     #[arg(
         long,
         env = "MICROBLOG_DATABASE_TIMEOUT_MS",

@@ -43,7 +43,8 @@ const PROBE_PERIOD: Duration = Duration::from_secs(5);
 static MIGRATION_LOCK: Mutex<()> = Mutex::const_new(());
 
 /// A change of the tables: its number, its name and its statements, in the SQL that SQLite and
-/// PostgreSQL share. For SQLite, a primary key of one BIGINT becomes an INTEGER.
+/// PostgreSQL share. For SQLite, a primary key of one BIGINT becomes an INTEGER. For PostgreSQL, what
+/// follows `-- postgresql: ` in a line is part of the statement.
 pub type Migration = (i64, &'static str, &'static str);
 
 /// A database.
@@ -87,6 +88,11 @@ impl Database {
         Ok(Some(Self { inner: Arc::new(inner) }))
     }
 
+    /// Opens the database of a service that cannot do without.
+    pub fn open_required(config: &Config) -> Result<Self, OpenError> {
+        Self::open(config)?.ok_or(OpenError::Missing)
+    }
+
     /// Checks, once, that a service can use the database: the encoding, that a second connection waits
     /// for a lock, that a statement sees what was committed before it, and that the role may write.
     pub async fn check(&self) -> Result<(), Error> {
@@ -120,13 +126,18 @@ impl Database {
     }
 
     /// Returns how long the change feed keeps changes.
-    pub(crate) fn change_feed_retention(&self) -> Duration {
+    pub fn change_feed_retention(&self) -> Duration {
         self.inner.change_feed_retention
     }
 
     /// Returns the most connections for writes.
     pub(crate) fn connections(&self) -> usize {
         self.inner.pools.writing.size_max() as usize
+    }
+
+    /// Returns the URL, without the password of a file.
+    pub fn url(&self) -> &str {
+        self.inner.login.url()
     }
 
     /// Returns whether the database is a file of this process (SQLite).
@@ -153,7 +164,7 @@ impl Database {
             // SQLite's rowid alias: a primary key without an index of its own.
             let statements = match self.is_embedded() {
                 true => statements.replace("BIGINT NOT NULL PRIMARY KEY", "INTEGER PRIMARY KEY"),
-                false => statements.to_owned(),
+                false => statements.replace("-- postgresql: ", ""),
             };
             let statements = AssertSqlSafe(statements).into_sql_str();
             migrate::Migration::new(number, name.into(), MigrationType::Simple, statements, false)

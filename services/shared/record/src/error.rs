@@ -37,6 +37,9 @@ pub enum OpenError {
     /// Each connection would have its own database.
     #[error("the database cannot be in memory: it must be a file")]
     InMemory,
+    /// The service has its data in a database.
+    #[error("the service needs a database: --database-url is not set")]
+    Missing,
     /// Writes cannot wait for a record that there is none of.
     #[error("--durability needs --database-url, unless it is `local`")]
     Durability,

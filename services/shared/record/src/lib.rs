@@ -23,8 +23,8 @@ mod tables;
 mod unknown_changes;
 mod wait_limit;
 
-pub use change_feed::{append_changes, change_feed};
-pub use change_stream::stream_changes;
+pub use change_feed::{RecordedChanges, append_changes, change_feed};
+pub use change_stream::{ChangeFeed, ChangeRow, FeedPosition, no_change_feed, stream_changes};
 pub use config::Config;
 pub use connections::Connections;
 pub use damaged::Damaged;

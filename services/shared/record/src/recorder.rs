@@ -373,7 +373,7 @@ impl<T: Tables> Recorder<T> {
     }
 
     /// Records changes like [`Self::record`], and leaves the journals as they are. Repeats what another
-    /// transaction stopped: rows of an edge are written for both of its partitions.
+    /// transaction stopped.
     pub(crate) async fn commit(
         &self,
         partitions: &[Partition],
@@ -436,9 +436,7 @@ impl<T: Tables> Recorder<T> {
             Ok(positions::set(&mut transaction, &ends).await?)
         };
         self.database.write_from_redis("INSERT changes", write).await?;
-        if T::READS_SUBJECTS {
-            self.check_not_lost(&ends).await?;
-        }
+        self.check_not_lost(&ends).await?;
         let commit = async {
             let fed: Vec<_> = fed.into_iter().flatten().collect();
             append_changes(&mut transaction, &fed).await?;

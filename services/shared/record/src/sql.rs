@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use microblog_domain::Partition;
 use sqlx::{
-    Any, AssertSqlSafe, Row as _,
+    Any, AssertSqlSafe, Row as _, SqlSafeStr,
     any::{AnyArguments, AnyRow},
     query::Query,
 };
@@ -113,7 +113,7 @@ pub fn read_id<T>(
 /// a warning.
 pub async fn existing_page<const BOUND: usize>(
     database: &Database,
-    statement: &'static str,
+    statement: impl SqlSafeStr,
     bound: [i64; BOUND],
     after: [i64; 2],
     change: fn(&AnyRow) -> Result<Option<Change>, sqlx::Error>,

@@ -37,9 +37,6 @@ pub trait Tables: Send + Sync {
     /// [`change_feed`](crate::change_feed()).
     const MIGRATIONS: &[Migration];
 
-    /// Whether rows are written from what Redis has of the subjects of changes.
-    const READS_SUBJECTS: bool;
-
     /// Returns the key of the set of all accounts that have data in a partition.
     fn accounts_key(partition: Partition) -> String;
 

@@ -65,6 +65,11 @@ impl Cache {
         Self { keyspace }
     }
 
+    /// Returns the name of the keyspace in metrics.
+    pub(crate) fn keyspace_name(&self) -> &'static str {
+        self.keyspace.name()
+    }
+
     /// Brings entries to committed revisions, in one round trip to each primary. Returns what was done
     /// with each, or why it is not known: an entry of which that is not known must be [removed].
     ///

@@ -2,7 +2,10 @@
 //! its rows last, under a lock that it holds until it has committed, so a row becomes visible after all
 //! rows with smaller positions.
 
-use std::fmt::Write as _;
+use std::{
+    fmt::Write as _,
+    time::{Duration, SystemTime},
+};
 
 use microblog_record::{
     Database, Error, Migration,
@@ -13,6 +16,9 @@ use sqlx::{Row as _, any::AnyRow};
 /// PostgreSQL's advisory lock on the feed: an arbitrary number, "feed" in ASCII. Services that share a
 /// database have schemas of their own, and this lock in common.
 pub(crate) const LOCK: i64 = 0x6665_6564;
+
+/// The most rows that are removed at once: in each round of the verifier, so more than are written.
+const PURGED_TOGETHER: i64 = 5_000;
 
 /// Returns the migration of the feed, with its number among those of a service.
 pub const fn feed(number: i64) -> Migration {
@@ -88,13 +94,98 @@ pub async fn read_behind(
     database.read("SELECT feed", work).await
 }
 
-/// Returns the positions of the oldest row and of the newest one; `None` if there are none.
-pub async fn ends(database: &Database) -> Result<Option<(u64, u64)>, Error> {
+impl Positioned {
+    /// Returns the point behind the row.
+    pub fn point(&self) -> Point {
+        Point { position: self.position, time_ms: self.time_ms }
+    }
+
+    /// Returns the time of the transaction.
+    pub fn time(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_millis(self.time_ms)
+    }
+}
+
+/// A position behind a row of the feed, with the time of the row, which tells it from another one that had
+/// its position in a database that has gone back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Point {
+    /// The position; 0 before the first row.
+    pub position: u64,
+    /// The time of the row, in milliseconds since 1970; 0 before the first one.
+    pub time_ms: u64,
+}
+
+/// Returns up to `count` rows behind a point; `None` if its row is not there any more.
+pub async fn rows_behind(
+    database: &Database,
+    Point { position, time_ms }: Point,
+    count: usize,
+) -> Result<Option<Vec<Positioned>>, Error> {
+    // The row at the position shows whether it is still there.
+    let before = position.saturating_sub(1);
+    let mut rows = read_behind(database, before, count + 1).await?;
+    if position == 0 {
+        let is_start = time_ms == 0 && rows.first().is_none_or(|first| first.position == 1);
+        rows.truncate(count);
+        return Ok(is_start.then_some(rows));
+    }
+    let is_there =
+        rows.first().is_some_and(|row| (row.position, row.time_ms) == (position, time_ms));
+    Ok(is_there.then(|| rows.split_off(1)))
+}
+
+/// Returns the newest row; one at position 0 if there are none.
+pub async fn newest(database: &Database) -> Result<Positioned, Error> {
+    let newest = one(database, "DESC").await?;
+    let row = FeedRow { items: Vec::new(), change: String::new() };
+    Ok(newest.unwrap_or(Positioned { position: 0, time_ms: 0, row }))
+}
+
+/// Returns the oldest row.
+pub async fn oldest(database: &Database) -> Result<Option<Positioned>, Error> {
+    one(database, "ASC").await
+}
+
+async fn one(database: &Database, order: &str) -> Result<Option<Positioned>, Error> {
+    let text = format!(
+        "SELECT position, time_ms, items, change FROM feed ORDER BY position {order} LIMIT 1"
+    );
     let work = async {
-        let ends = "SELECT COALESCE(MIN(position), 0), COALESCE(MAX(position), 0) FROM feed";
-        let row = sqlx::query(ends).fetch_one(database.readers()).await?;
-        let (oldest, newest) = (read(&row, 0)?, read(&row, 1)?);
-        Ok((newest > 0).then_some((oldest, newest)))
+        let row = statement(text).fetch_optional(database.readers()).await?;
+        row.as_ref().map(positioned).transpose()
+    };
+    database.read("SELECT feed", work).await
+}
+
+/// Removes the oldest rows, some thousand at most, that are older than a time, in Unix ms, and before a
+/// position, and never the newest one. Only up to the first newer row: the clocks of the servers that wrote
+/// the rows may differ.
+pub(crate) async fn purge(
+    database: &Database,
+    position: u64,
+    older_than_ms: u64,
+) -> Result<(), Error> {
+    const PURGE: &str = "DELETE FROM feed WHERE position < $1 \
+        AND position < (SELECT MAX(position) FROM feed) AND position < COALESCE(\
+        (SELECT MIN(position) FROM (SELECT position, time_ms FROM feed ORDER BY position LIMIT $3) AS oldest \
+        WHERE time_ms >= $2), \
+        (SELECT MAX(position) FROM (SELECT position FROM feed ORDER BY position LIMIT $3) AS oldest))";
+    let purge = sqlx::query(PURGE).bind(number(position)).bind(number(older_than_ms));
+    let purge = purge.bind(PURGED_TOGETHER);
+    let work = async { purge.execute(database.writers()).await.map(drop) };
+    database.write("DELETE feed", work).await
+}
+
+/// Returns the position of the oldest row, and the point behind the newest one.
+pub(crate) async fn ends(database: &Database) -> Result<(u64, Point), Error> {
+    const ENDS: &str = "SELECT (SELECT COALESCE(MIN(position), 0) FROM feed), position, time_ms \
+        FROM feed ORDER BY position DESC LIMIT 1";
+    let work = async {
+        let row = sqlx::query(ENDS).fetch_optional(database.readers()).await?;
+        let Some(row) = row else { return Ok((0, Point::default())) };
+        let newest = Point { position: read(&row, 1)?, time_ms: read(&row, 2)? };
+        Ok((read(&row, 0)?, newest))
     };
     database.read("SELECT feed", work).await
 }

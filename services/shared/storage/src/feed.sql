@@ -13,5 +13,14 @@ CREATE TABLE feed (
 -- The history of the database: what its operator cannot copy. One row.
 CREATE TABLE history (
     one BIGINT NOT NULL PRIMARY KEY,
-    random BIGINT NOT NULL
+    random BIGINT NOT NULL,
+    -- The newest position of the feed when it began: entries of this history are not older.
+    position BIGINT NOT NULL
+);
+
+-- Jobs that one process of the service at a time does. Times are in Unix ms.
+CREATE TABLE leases (
+    name TEXT NOT NULL PRIMARY KEY,
+    holder BIGINT NOT NULL,
+    expires BIGINT NOT NULL
 );

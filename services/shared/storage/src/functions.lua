@@ -183,7 +183,8 @@ end
 -- verifier began. The time is that of the server when the verifier began: what was committed later is not
 -- in the mark.
 --
--- KEYS: mark. ARGV: replication id, history, position, partitions (bits), time. Returns 1 if it was
+-- KEYS: mark. ARGV: replication id, history, position (with the time of its row), partitions (bits), time.
+-- Returns 1 if it was
 -- written, else 0.
 local function mark(keys, args)
   if replication_id() ~= args[1] then

@@ -3,7 +3,7 @@
 use microblog_domain::Partition;
 use microblog_keyspace::{Call, Error, key, redis::Value};
 
-use crate::entry::History;
+use crate::{entry::History, feed::Point};
 
 /// What a primary tells of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,8 +23,8 @@ pub(crate) struct Mark {
     pub(crate) replication_id: String,
     /// The history of the database.
     pub(crate) history: History,
-    /// The position of the feed.
-    pub(crate) position: u64,
+    /// Up to where the feed is applied.
+    pub(crate) point: Point,
     /// The partitions whose entries are verified.
     pub(crate) partitions: PartitionSet,
     /// The server's time before the feed was read, in seconds.
@@ -43,7 +43,9 @@ pub(crate) fn read_mark(key: &str) -> Call {
 
 /// Returns the call that writes a mark.
 pub(crate) fn write_mark(key: &str, mark: &Mark) -> Call {
-    let Mark { replication_id, history, position, partitions, time_s } = mark;
+    let Mark { replication_id, history, point: Point { position, time_ms }, partitions, time_s } =
+        mark;
+    let position = format!("{position} {time_ms}");
     let call = Call::new("mark").key(key).arg(replication_id).arg(&history.0).arg(position);
     call.arg(&partitions.0).arg(time_s)
 }
@@ -62,7 +64,11 @@ impl Primary {
             [id, history, position, partitions, time] => Some(Mark {
                 replication_id: text(id)?,
                 history: History(text(history)?),
-                position: text(position)?.parse().ok()?,
+                point: {
+                    let position = text(position)?;
+                    let (position, time_ms) = position.split_once(' ')?;
+                    Point { position: position.parse().ok()?, time_ms: time_ms.parse().ok()? }
+                },
                 partitions: PartitionSet(partitions.clone()),
                 time_s: text(time)?.parse().ok()?,
             }),
@@ -114,7 +120,8 @@ mod tests {
         };
         let none = Primary { replication_id: "a".into(), time_s: 7, mark: None };
         assert_eq!(Primary::decode(bytes(&["a", "7"])).unwrap(), none);
-        for fields in [&["a"][..], &["a", "x"], &["a", "7", "a", "h", "x", "", "7"]] {
+        let of_no_row = &["a", "7", "a", "h", "7", "", "7"][..];
+        for fields in [&["a"][..], &["a", "x"], &["a", "7", "a", "h", "x 1", "", "7"], of_no_row] {
             assert!(Primary::decode(bytes(fields)).is_err(), "{fields:?}");
         }
     }

@@ -2,6 +2,7 @@
 //! gives each transaction another connection.
 
 use std::{
+    collections::BTreeMap,
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -21,7 +22,7 @@ use crate::{
 };
 
 /// How long a commit may take: longer than a disk that is busy, shorter than a caller waits.
-const COMMIT_TIMEOUT: Duration = Duration::from_secs(5);
+const COMMIT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Of PostgreSQL: a lock is waited for, and a silent client keeps its own, for a second at most.
 const SETTINGS: &str = "; SET LOCAL lock_timeout = 1000; \
@@ -57,7 +58,7 @@ impl Transaction {
     pub(crate) async fn begin(database: &Database) -> Result<Self, sqlx::Error> {
         let mut inner = database.writers().begin_with(SETTINGS).await?;
         let (history, random, now_ms) = if database.is_embedded() {
-            (sqlite_history(), 0, now_ms())
+            (sqlite_history(database), 0, now_ms())
         } else {
             let read = sqlx::query(AssertSqlSafe(format!("SELECT {HISTORY}")));
             let row = read.fetch_one(&mut *inner).await?;
@@ -69,6 +70,17 @@ impl Transaction {
     /// Returns the connection, for the statements of the transaction.
     pub fn connection(&mut self) -> &mut AnyConnection {
         &mut self.inner
+    }
+
+    /// Reads rows. The statement has its values as text, and is not prepared: it goes out in one message.
+    pub async fn fetch_all(&mut self, text: String) -> Result<Vec<AnyRow>, sqlx::Error> {
+        sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(self.connection()).await
+    }
+
+    /// Executes statements, which are separated by semicolons and have their values as text, in one
+    /// message.
+    pub async fn execute(&mut self, text: String) -> Result<(), sqlx::Error> {
+        sqlx::raw_sql(AssertSqlSafe(text)).execute(self.connection()).await.map(drop)
     }
 
     /// Returns whether the statements are SQLite's, not PostgreSQL's.
@@ -133,9 +145,9 @@ pub fn postgres_history(row: &AnyRow, column: usize) -> Result<History, sqlx::Er
 }
 
 /// Reads the history. Fails on a standby.
-pub async fn read_history(database: &Database) -> Result<History, microblog_record::Error> {
+pub(crate) async fn read_history(database: &Database) -> Result<History, microblog_record::Error> {
     if database.is_embedded() {
-        return Ok(sqlite_history());
+        return Ok(sqlite_history(database));
     }
     let work = async {
         let read = sqlx::query(AssertSqlSafe(format!("SELECT {HISTORY}")));
@@ -148,46 +160,67 @@ pub async fn read_history(database: &Database) -> Result<History, microblog_reco
 /// Between two commits: a transaction fails if its history was renewed meanwhile.
 pub(crate) async fn renew_history(database: &Database) -> Result<(), microblog_record::Error> {
     let work = async {
+        let renew = format!("UPDATE history SET random = {}, position = {NEWEST}", random());
         if database.is_embedded() {
             // No other transaction writes before this one ends.
-            let _transaction = database.begin().await?;
-            *lock_sqlite_history() = None;
-            return Ok(());
+            let mut transaction = database.begin().await?;
+            sqlx::raw_sql(AssertSqlSafe(renew)).execute(&mut *transaction).await?;
+            sqlite_histories().remove(database.url());
+            return transaction.commit().await;
         }
-        let (lock, random) = (feed::LOCK, random());
-        let renew =
-            format!("SELECT pg_advisory_xact_lock({lock}); UPDATE history SET random = {random}");
+        let renew = format!("SELECT pg_advisory_xact_lock({}); {renew}", feed::LOCK);
         sqlx::raw_sql(AssertSqlSafe(renew)).execute(database.writers()).await.map(drop)
     };
     database.write("UPDATE history", work).await
+}
+
+/// The newest position of the feed.
+const NEWEST: &str = "(SELECT COALESCE(MAX(position), 0) FROM feed)";
+
+/// Returns the position of the feed at which the history began, or an earlier one.
+pub(crate) async fn history_position(database: &Database) -> Result<u64, microblog_record::Error> {
+    let work = async {
+        let read = sqlx::query("SELECT position FROM history").fetch_one(database.readers());
+        read_number(&read.await?, 0)
+    };
+    database.read("SELECT history", work).await
 }
 
 fn random() -> i64 {
     number(uuid::Uuid::new_v4().as_u64_pair().0 >> 11)
 }
 
-/// The history of the SQLite files of this process: of each service one, which no other process has, and
-/// which may have been exchanged before this one began.
-static SQLITE_HISTORY: Mutex<Option<History>> = Mutex::new(None);
+/// The history of each SQLite file of this process, by its URL: no other process has the file, and it may
+/// have been exchanged before this one began.
+static SQLITE_HISTORIES: Mutex<BTreeMap<String, History>> = Mutex::new(BTreeMap::new());
 
-fn lock_sqlite_history() -> MutexGuard<'static, Option<History>> {
-    SQLITE_HISTORY.lock().unwrap_or_else(PoisonError::into_inner)
+fn sqlite_histories() -> MutexGuard<'static, BTreeMap<String, History>> {
+    SQLITE_HISTORIES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the history of an SQLite file.
-pub fn sqlite_history() -> History {
+pub fn sqlite_history(database: &Database) -> History {
     let random = || History(BASE64_URL_SAFE_NO_PAD.encode(&uuid::Uuid::new_v4().as_bytes()[..6]));
-    lock_sqlite_history().get_or_insert_with(random).clone()
+    sqlite_histories().entry(database.url().to_owned()).or_insert_with(random).clone()
 }
 
 fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }
 
-/// Makes the row of the history, unless it is there. To be called after the migrations.
-pub async fn make_history(database: &Database) -> Result<(), microblog_record::Error> {
-    const MAKE: &str =
-        "INSERT INTO history (one, random) VALUES (1, $1) ON CONFLICT (one) DO NOTHING";
-    let work = async { sqlx::query(MAKE).bind(random()).execute(database.writers()).await };
-    database.write("INSERT history", work).await.map(drop)
+/// Makes the row of the history, unless it is there. To be called after the migrations. An SQLite file has
+/// another history in each process, which begins here.
+pub(crate) async fn make_history(database: &Database) -> Result<(), microblog_record::Error> {
+    let of_process = match database.is_embedded() {
+        true => format!("UPDATE SET position = {NEWEST}"),
+        false => "NOTHING".to_owned(),
+    };
+    let make = format!(
+        "INSERT INTO history (one, random, position) SELECT 1, {}, {NEWEST} WHERE 1 = 1 \
+         ON CONFLICT (one) DO {of_process}",
+        random()
+    );
+    let work =
+        async { sqlx::raw_sql(AssertSqlSafe(make)).execute(database.writers()).await.map(drop) };
+    database.write("INSERT history", work).await
 }

@@ -30,6 +30,8 @@ use tokio::{
 use crate::{
     entry::History,
     mark::{PartitionSet, Primary, mark_key, read_mark},
+    tables::Tables,
+    transaction::read_history,
 };
 
 /// How often the marks are read.
@@ -41,8 +43,9 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// How long a mark is relied on after it was asked for.
 const TRUSTED: Duration = Duration::from_secs(1);
 
-/// The age from which a mark is not relied on, by the clock of the server that has it.
-const AGE_MAX_S: i64 = 15;
+/// The greatest age of a mark that is relied on, by the clock of the server that has it, in whole seconds. With
+/// these and [`TRUSTED`], no read relies on one that is 15 seconds old.
+const AGE_MAX_S: i64 = 12;
 
 /// What a process knows of the primaries. Cheap to clone.
 #[derive(Clone)]
@@ -51,6 +54,7 @@ pub struct Trust {
 }
 
 struct Inner {
+    tables: Tables,
     keyspace: Keyspace,
     prefix: &'static str,
     state: Mutex<State>,
@@ -91,15 +95,20 @@ pub struct Trusted {
 
 impl Trust {
     /// Begins to read the marks of a keyspace, whose keys have a prefix, on the current runtime, until the
-    /// last clone is dropped.
-    pub fn start(keyspace: Keyspace, prefix: &'static str) -> Self {
-        let inner = Inner { keyspace, prefix, state: Mutex::default(), due: Notify::new() };
+    /// last clone is dropped. As long as no primary is trusted, it reads the history of the database, too: no
+    /// other statement may tell it.
+    pub fn start(tables: Tables, keyspace: Keyspace, prefix: &'static str) -> Self {
+        let (state, due) = (Mutex::default(), Notify::new());
+        let inner = Inner { tables, keyspace, prefix, state, due };
         let inner = Arc::new(inner);
         let weak = Arc::downgrade(&inner);
         tokio::spawn(async move {
             while let Some(inner) = weak.upgrade() {
                 // Without an answer, nothing is trusted once the second has passed.
-                let _ = inner.read_marks().await;
+                let is_any_trusted = inner.read_marks().await.unwrap_or(false);
+                if !is_any_trusted {
+                    inner.read_history().await;
+                }
                 let _ = timeout(PERIOD, inner.due.notified()).await;
                 drop(inner);
                 sleep(PAUSE).await;
@@ -125,7 +134,7 @@ impl Trust {
 
     /// Returns whether what was read under a trust may be relied on: not if the process has connected
     /// again meanwhile, or if the connection leads to a server with another mark, such as an old primary
-    /// to which it has stayed. `mark` is the reply to the command that [`Trusted::begin`] has added.
+    /// to which it has stayed. `mark` is the reply to the command that [`Trusted::ask_mark`] has added.
     pub(crate) fn confirms(&self, trusted: &Trusted, mark: &Value) -> bool {
         let id = match mark {
             Value::BulkString(bytes) => &**bytes,
@@ -136,23 +145,21 @@ impl Trust {
     }
 
     /// Notes the history that a statement of the database told.
-    pub fn learn(&self, history: &History) {
-        let mut state = self.inner.state();
-        if state.history.as_ref() != Some(history) {
-            state.history = Some(history.clone());
-            state.asked = None;
-            self.inner.due.notify_one();
-        }
+    pub(crate) fn learn(&self, history: &History) {
+        self.inner.learn(history);
     }
 }
 
 impl Trusted {
-    /// Begins a batch of reads: its first command reads the mark, on the connection of the others.
-    pub(crate) fn begin(&self) -> Batch {
-        let mut batch = Batch::new();
+    /// Returns whether a partition is one of the primary's that are verified.
+    pub(crate) fn has(&self, partition: Partition) -> bool {
+        self.primary.partitions.contains(partition)
+    }
+
+    /// Adds a command that reads the mark, on the connection of the other reads of the batch.
+    pub(crate) fn ask_mark(&self, batch: &mut Batch) {
         let read = cmd("HGET").arg(&self.primary.mark_key).arg("replication_id").take();
         batch.query(self.primary.first, read);
-        batch
     }
 }
 
@@ -161,7 +168,24 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn read_marks(&self) -> Result<(), Error> {
+    fn learn(&self, history: &History) {
+        let mut state = self.state();
+        if state.history.as_ref() != Some(history) {
+            state.history = Some(history.clone());
+            state.asked = None;
+            self.due.notify_one();
+        }
+    }
+
+    async fn read_history(&self) {
+        let read = async { read_history(self.tables.database().await?).await };
+        if let Ok(history) = read.await {
+            self.learn(&history);
+        }
+    }
+
+    // Returns whether a primary is trusted.
+    async fn read_marks(&self) -> Result<bool, Error> {
         let (asked, reconnects) = (Instant::now(), self.keyspace.reconnects());
         let by_primary = self.keyspace.partitions_by_primary().await?;
         let history = self.state().history.clone();
@@ -170,14 +194,15 @@ impl Inner {
             .iter()
             .map(|partitions| timeout(PERIOD, self.trusted(partitions, history.as_ref())));
         let read = join_all(read).await.into_iter().filter_map(Result::ok).flatten();
-        let primaries = read.map(Arc::new).collect();
+        let primaries: Vec<_> = read.map(Arc::new).collect();
+        let is_any_trusted = !primaries.is_empty();
         let mut state = self.state();
         // Else it was learned meanwhile: read again.
         if state.history == history {
             state.primaries = primaries;
             (state.asked, state.reconnects) = (Some(asked), reconnects);
         }
-        Ok(())
+        Ok(is_any_trusted)
     }
 
     // Returns a primary if its mark shows that it may be trusted.

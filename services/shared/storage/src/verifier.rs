@@ -11,13 +11,15 @@
 //! 3. It writes the mark, unless the server has another replication id by then.
 //!
 //! A primary without a mark of this history is gone over from where the last round ended that verified all
-//! primaries, if it was one of them: entries that it may have are newer than that. Otherwise, from the
-//! beginning of the feed. Partitions that came from another primary are gone over from the oldest mark. If the feed does
-//! not reach back so far, the history is renewed, which ends all entries.
+//! primaries, if it was one of them: entries that it may have are newer than that. Otherwise, from where the
+//! history began. Partitions that came from another primary are gone over from the oldest mark.
+//!
+//! The history is renewed, which ends all entries, if the feed does not reach back so far, if it would take
+//! long, or if the feed has another row at a mark: the database is an older copy of itself.
 
 use std::{
     collections::{BTreeMap, HashMap},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use futures::future::join_all;
@@ -25,25 +27,33 @@ use microblog_domain::Partition;
 use microblog_keyspace::{
     self as keyspace, Call, DedicatedConnection, Keyspace, decode, redis::cmd,
 };
-use microblog_record::{self as record, Database};
+use microblog_record as record;
 use tokio::time::Instant;
 
 use crate::{
     cache::{Applied, applied, apply},
     entry::{EntryKeys, History},
-    feed::{self, Positioned},
+    feed::{self, Point, Positioned},
+    lease::Lease,
     mark::{Mark, PartitionSet, Primary, mark_key, read_mark, write_mark},
+    tables::Tables,
     transaction,
 };
 
 /// How long the verifier leaves a change to its writer.
 const BEHIND: Duration = Duration::from_millis(300);
 
+/// The period of the rounds.
+const PERIOD: Duration = Duration::from_millis(500);
+
 /// How long the deletion of a mark may take.
 const UNLINK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The most rows of the feed that are read at once.
 const ROWS: usize = 2_000;
+
+/// The most rows that a primary is gone over. Those of more take seconds, in which it is not trusted.
+const GONE_OVER_MAX: u64 = 50_000;
 
 /// Why a round did not end.
 #[derive(Debug, thiserror::Error)]
@@ -67,15 +77,17 @@ pub struct Round {
     pub gone_over: usize,
     /// The entries that were deleted.
     pub deleted: usize,
+    /// Where the round ended, if it verified all primaries.
+    pub verified: Option<Point>,
 }
 
 /// Verifies the cache of a service. One process at a time needs to, and several may.
 pub struct Verifier {
-    database: Database,
+    tables: Tables,
     keyspace: Keyspace,
     prefix: &'static str,
     /// The newest positions of the last rounds of a history, with the time at which they were read.
-    newest: (Option<History>, Vec<(Instant, u64)>),
+    newest: (Option<History>, Vec<(Instant, Point)>),
     verified: Option<Verified>,
 }
 
@@ -83,7 +95,7 @@ pub struct Verifier {
 struct Verified {
     history: History,
     /// Where it ended.
-    position: u64,
+    point: Point,
     /// Of the primaries.
     replication_ids: Vec<String>,
 }
@@ -95,9 +107,9 @@ struct Visited {
     mark_key: String,
     primary: Primary,
     connection: DedicatedConnection,
-    /// The position behind which it may lack changes, and up to which they are applied.
+    /// Behind which row it may lack changes, and up to which they are applied.
     start: u64,
-    end: u64,
+    end: Point,
     /// Whether all changes were applied.
     is_verified: bool,
     deleted: usize,
@@ -105,8 +117,39 @@ struct Visited {
 
 impl Verifier {
     /// Returns the verifier of a keyspace, whose keys have a prefix.
-    pub fn new(database: Database, keyspace: Keyspace, prefix: &'static str) -> Self {
-        Self { database, keyspace, prefix, newest: Default::default(), verified: None }
+    pub fn new(tables: Tables, keyspace: Keyspace, prefix: &'static str) -> Self {
+        Self { tables, keyspace, prefix, newest: Default::default(), verified: None }
+    }
+
+    /// Verifies, for ever, while this process is the one of its service that does. Removes what the feed has
+    /// from before its retention.
+    pub async fn run(mut self) {
+        let lease = Lease::new("verifier");
+        let round = async move || {
+            if !lease.take(self.tables.database().await?).await? {
+                // Another process goes on, and may remove what these are about.
+                (self.newest, self.verified) = Default::default();
+                return Ok(());
+            }
+            let round = self.round().await?;
+            if round.renewed {
+                tracing::warn!("the whole cache was discarded: it may lack too many changes");
+            }
+            if let Some(point) = round.verified {
+                self.purge(point).await?;
+            }
+            Ok::<_, VerifyError>(())
+        };
+        microblog_chassis::run_periodically("verifying the cache", PERIOD, round).await;
+    }
+
+    // Keeps what a primary that is away may lack for as long as callers may continue the feed.
+    async fn purge(&self, point: Point) -> Result<(), record::Error> {
+        let database = self.tables.database().await?;
+        let retention = database.change_feed_retention();
+        let before = SystemTime::now().checked_sub(retention).unwrap_or(SystemTime::UNIX_EPOCH);
+        let before = before.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        feed::purge(database, point.position, before.as_millis() as u64).await
     }
 
     /// Does a round. Fails if the database does.
@@ -114,20 +157,29 @@ impl Verifier {
         // In this order: a mark of a later history must not be taken for none of an earlier one, and what
         // is committed later than the time of a mark need not be applied.
         let mut visited = self.visit().await?;
-        let history = transaction::read_history(&self.database).await?;
-        let (oldest, newest) = feed::ends(&self.database).await?.unwrap_or_default();
+        let history = transaction::read_history(self.tables.database().await?).await?;
+        let (_, newest) = feed::ends(self.tables.database().await?).await?;
+        if self.has_gone_back(&history, &visited).await? {
+            return self.renew(&mut visited).await;
+        }
         let Some(end) = self.end_of_round(&history, newest) else { return Ok(Round::default()) };
-        let beginning = oldest.saturating_sub(1);
+        let beginning = transaction::history_position(self.tables.database().await?).await?;
         self.set_starts(&history, &mut visited, beginning);
         for one in &mut visited {
             // A promoted replica may lack what was acknowledged a moment ago.
             let mark = one.primary.mark.as_ref().filter(|mark| mark.history == history);
             let is_own = mark.is_some_and(|mark| mark.replication_id == one.primary.replication_id);
-            one.end = if is_own { end.max(one.start) } else { newest };
+            one.end = match mark.filter(|_| is_own) {
+                Some(mark) => end.max(mark.point),
+                None => newest,
+            };
+        }
+        if visited.iter().any(|one| one.end.position.saturating_sub(one.start) > GONE_OVER_MAX) {
+            return self.renew(&mut visited).await;
         }
         self.go_over(&history, &mut visited).await?;
         // Read after the rows, some of which may have been deleted meanwhile.
-        let (oldest, _) = feed::ends(&self.database).await?.unwrap_or_default();
+        let (oldest, _) = feed::ends(self.tables.database().await?).await?;
         if visited.iter().any(|one| one.start < oldest.saturating_sub(1)) {
             return self.renew(&mut visited).await;
         }
@@ -135,19 +187,21 @@ impl Verifier {
         let is_further_back = |start: u64| {
             self.verified
                 .as_ref()
-                .is_none_or(|last| last.history != history || start < last.position)
+                .is_none_or(|last| last.history != history || start < last.point.position)
         };
-        let round = Round {
+        let mut round = Round {
             renewed: false,
+            verified: None,
             marked,
             gone_over: visited.iter().filter(|one| is_further_back(one.start)).count(),
             deleted: visited.iter().map(|one| one.deleted).sum(),
         };
         let partitions: usize = visited.iter().map(|one| one.partitions.len()).sum();
         if marked == visited.len() && partitions == usize::from(Partition::COUNT) {
+            round.verified = Some(end);
             let ids = visited.into_iter().map(|one| one.primary.replication_id);
             let replication_ids = ids.collect();
-            self.verified = Some(Verified { history, position: end, replication_ids });
+            self.verified = Some(Verified { history, point: end, replication_ids });
         }
         Ok(round)
     }
@@ -161,7 +215,7 @@ impl Verifier {
             let calls = [read_mark(&mark_key)];
             let results = self.keyspace.call_each_on(&mut connection, &calls).await.ok()?;
             let primary = Primary::decode(results.into_iter().next()?.ok()?).ok()?;
-            let (start, end, is_verified, deleted) = (0, 0, true, 0);
+            let (start, end, is_verified, deleted) = (0, Point::default(), true, 0);
             Some(Visited {
                 partitions,
                 mark_key,
@@ -176,8 +230,32 @@ impl Verifier {
         Ok(join_all(visited).await.into_iter().flatten().collect())
     }
 
-    // Returns the newest position that is old enough; `None` if there is none yet.
-    fn end_of_round(&mut self, history: &History, newest: u64) -> Option<u64> {
+    // Returns whether the feed has another row than it had where a mark was written, or the last round ended.
+    async fn has_gone_back(
+        &self,
+        history: &History,
+        visited: &[Visited],
+    ) -> Result<bool, record::Error> {
+        let of_mark = |one: &Visited| {
+            let mark = one.primary.mark.as_ref().filter(|mark| mark.history == *history);
+            mark.map(|mark| mark.point)
+        };
+        let last = self.verified.as_ref().filter(|last| last.history == *history);
+        let mut points: Vec<Point> = visited.iter().filter_map(of_mark).collect();
+        points.extend(last.map(|last| last.point));
+        points.sort_unstable();
+        points.dedup();
+        let database = self.tables.database().await?;
+        for point in points {
+            if feed::rows_behind(database, point, 0).await?.is_none() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    // Returns the newest point that is old enough; `None` if there is none yet.
+    fn end_of_round(&mut self, history: &History, newest: Point) -> Option<Point> {
         let (of, positions) = &mut self.newest;
         // Positions repeat in another history.
         if of.as_ref() != Some(history) {
@@ -188,7 +266,7 @@ impl Verifier {
         positions.push((now, newest));
         let at = positions.iter().rposition(|(read, _)| now.duration_since(*read) >= BEHIND)?;
         positions.drain(..at);
-        positions.first().map(|(_, position)| *position)
+        positions.first().map(|(_, point)| *point)
     }
 
     fn set_starts(&self, history: &History, visited: &mut [Visited], beginning: u64) {
@@ -196,13 +274,14 @@ impl Verifier {
         let last = |one: &Visited| {
             let last =
                 last.filter(|last| last.replication_ids.contains(&one.primary.replication_id));
-            last.map_or(beginning, |last| last.position)
+            last.map_or(beginning, |last| last.point.position)
         };
         let mark = |one: &Visited| one.primary.mark.clone().filter(|mark| mark.history == *history);
-        let position = |one: &Visited| mark(one).map_or_else(|| last(one), |mark| mark.position);
+        let position =
+            |one: &Visited| mark(one).map_or_else(|| last(one), |mark| mark.point.position);
         // Their former primary may not be among those that are visited.
         let last_round = self.verified.as_ref().filter(|last| last.history == *history);
-        let last_round = last_round.map_or(beginning, |last| last.position);
+        let last_round = last_round.map_or(beginning, |last| last.point.position);
         let oldest = visited.iter().map(position).min().unwrap_or(beginning).min(last_round);
         for one in visited {
             let has_all = mark(one)
@@ -217,7 +296,7 @@ impl Verifier {
             let unlink = cmd("UNLINK").arg(&one.mark_key).take();
             let _: Result<u64, _> = one.connection.query(&unlink, UNLINK_TIMEOUT).await;
         }
-        transaction::renew_history(&self.database).await?;
+        transaction::renew_history(self.tables.database().await?).await?;
         Ok(Round { renewed: true, ..Round::default() })
     }
 
@@ -232,10 +311,10 @@ impl Verifier {
         };
         let index_of: HashMap<Partition, usize> =
             visited.iter().enumerate().flat_map(of_partition).collect();
-        let end = visited.iter().map(|one| one.end).max().unwrap_or_default();
+        let end = visited.iter().map(|one| one.end.position).max().unwrap_or_default();
         let mut position = visited.iter().map(|one| one.start).min().unwrap_or(end);
         while position < end {
-            let rows = feed::read_behind(&self.database, position, ROWS).await?;
+            let rows = feed::read_behind(self.tables.database().await?, position, ROWS).await?;
             let Some(last) = rows.last().map(|row| row.position) else { break };
             position = last;
             let calls = self.calls(history, rows, &index_of, visited);
@@ -260,7 +339,7 @@ impl Verifier {
         for Positioned { position, row, .. } in rows {
             for item in row.items {
                 let index = index_of.get(&Partition::of_id(item.id)).copied();
-                let needs = |one: &Visited| one.start < position && position <= one.end;
+                let needs = |one: &Visited| one.start < position && position <= one.end.position;
                 if let Some(index) = index.filter(|&index| needs(&visited[index])) {
                     let revision = last.entry((index, item.kind, item.id)).or_default();
                     *revision = item.revision.max(*revision);
@@ -302,7 +381,7 @@ impl Verifier {
             let mark = Mark {
                 replication_id: replication_id.clone(),
                 history: history.clone(),
-                position: one.end,
+                point: one.end,
                 partitions: PartitionSet::of(&one.partitions),
                 time_s: *time_s,
             };

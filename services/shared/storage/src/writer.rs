@@ -2,45 +2,59 @@
 //!
 //! 1. One transaction locks and reads the rows of the group, decides each call in order, writes the
 //!    final state of each row, appends to the feed and commits.
-//! 2. Every change is applied to its entry in the cache. An entry of which that is not known is removed.
+//! 2. Every change is applied to its entry in the cache. An entry of which that is not known is removed. So are
+//!    those of a bulk call: most are not there, and removing costs a tenth of a function.
 //! 3. The calls are answered. A caller that has gone ends none of this.
 //!
 //! A transaction that the database has rolled back because of one of its calls is repeated in halves, down
-//! to one call, which fails alone. If it is not known whether it was committed, its items are removed from the cache, and the
-//! calls fail: they may be repeated.
+//! to one call, which fails alone. If it is not known whether it was committed, its items are removed from
+//! the cache, and the calls fail: they may be repeated.
+//!
+//! A call is committed while its caller waits, or not at all: one that was given up must not undo what was
+//! acknowledged later. So the time until a group begins, until it is decided, and of its commit are limited,
+//! together to less than [the write budget](microblog_chassis::mutate) of a call.
 
-use std::{
-    collections::HashSet,
-    panic::AssertUnwindSafe,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::HashSet, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures::future::{BoxFuture, FutureExt as _};
-use microblog_record::Database;
-use tokio::sync::{
-    Mutex,
-    mpsc::{self, error::TrySendError},
-    oneshot,
+use microblog_record as record;
+use tokio::{
+    sync::{
+        Mutex,
+        mpsc::{self, error::TrySendError},
+        oneshot,
+    },
+    time::{Instant, timeout, timeout_at},
 };
 
 use crate::{
     cache::{Cache, Change},
     entry::EntryKeys,
     feed::FeedRow,
+    metrics::WriteMetrics,
+    tables::Tables,
     transaction::{CommitError, Transaction, is_answer},
     trust::Trust,
 };
 
-/// The most calls of a group: more take longer than they save.
+/// The most work of a group, by the weights of its calls: more takes longer than it saves. The last call may
+/// exceed it.
 const GROUP_MAX: usize = 128;
 
 /// The groups of a worker at a time: while one waits for the disk, the other one computes. The locks on
 /// rows keep them apart.
 const GROUPS: usize = 2;
 
-/// How long a group is repeated in halves. A caller waits no longer.
-const GROUP_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a call may wait for its group.
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How long a group may take until it is decided, with all repetitions. A database whose host is gone does
+/// not answer.
+const GROUP_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How long a change of the cache may take, and then the removal of the entries. Callers do not wait longer
+/// for a cache that hangs: the verifier applies the changes, or the cache loses its trust.
+const APPLY_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// The most calls that wait for a group.
 const WAITING_MAX: usize = 4_096;
@@ -51,6 +65,11 @@ pub trait Group: Send + Sync + 'static {
     type Call: Send + Sync + 'static;
     /// The result of a call: done, unchanged, or rejected.
     type Outcome: Send + 'static;
+
+    /// Returns how much work a call is: 1 for the least.
+    fn weight(&self, _call: &Self::Call) -> usize {
+        1
+    }
 
     /// Locks the rows of a group in the order of their ids, reads what its calls depend on in later
     /// statements, decides the calls in order, and writes. Runs again, with some of the calls, if the
@@ -90,10 +109,48 @@ pub enum WriteError {
     Overloaded,
 }
 
+impl WriteError {
+    // Once for all calls of a group.
+    fn log(&self) {
+        let error = self as &dyn std::error::Error;
+        match self {
+            Self::Unavailable(_) => tracing::warn!(error, "write not done"),
+            Self::Unknown(_) => tracing::warn!(error, "write may not be done"),
+            Self::Failed(_) => tracing::error!(error, "write rejected by the database"),
+            Self::Overloaded => {}
+        }
+    }
+}
+
 /// A call, and who waits for it.
 struct Waiting<G: Group> {
     call: G::Call,
     answer: oneshot::Sender<Result<G::Outcome, WriteError>>,
+    since: Instant,
+}
+
+impl<G: Group> Waiting<G> {
+    // Returns the call if it is still wanted. Answers one that has waited for too long.
+    fn if_wanted(self) -> Option<Self> {
+        if self.answer.is_closed() {
+            return None;
+        }
+        if self.since.elapsed() > QUEUE_TIMEOUT {
+            let _ = self.answer.send(Err(WriteError::Unavailable(None)));
+            return None;
+        }
+        Some(self)
+    }
+}
+
+/// How a transaction failed.
+enum Failure {
+    /// Its calls fail.
+    Final(WriteError),
+    /// It may succeed if it is repeated.
+    Moment(sqlx::Error),
+    /// One of its calls is the cause.
+    Call(sqlx::Error),
 }
 
 /// Writes the calls of a worker. Cheap to clone. Ends when the last clone is dropped, after the calls
@@ -110,9 +167,11 @@ impl<G: Group> Clone for Writer<G> {
 
 impl<G: Group> Writer<G> {
     /// Starts the writer of a worker, on its runtime.
-    pub fn start(group: G, database: Database, cache: Cache, trust: Trust) -> Self {
+    pub fn start(group: G, tables: Tables, cache: Cache, trust: Trust) -> Self {
         let (queue, waiting) = mpsc::channel(WAITING_MAX);
-        let work = Arc::new(Work { group, database, cache, trust, waiting: Mutex::new(waiting) });
+        let metrics = WriteMetrics::new(cache.keyspace_name());
+        let waiting = Mutex::new(waiting);
+        let work = Arc::new(Work { group, tables, cache, trust, metrics, waiting });
         for _ in 0..GROUPS {
             tokio::spawn(work.clone().run());
         }
@@ -122,7 +181,8 @@ impl<G: Group> Writer<G> {
     /// Writes a call, and returns its outcome once it is committed and applied.
     pub async fn write(&self, call: G::Call) -> Result<G::Outcome, WriteError> {
         let (answer, answered) = oneshot::channel();
-        self.queue.try_send(Waiting { call, answer }).map_err(|error| match error {
+        let waiting = Waiting { call, answer, since: Instant::now() };
+        self.queue.try_send(waiting).map_err(|error| match error {
             TrySendError::Full(_) => WriteError::Overloaded,
             TrySendError::Closed(_) => WriteError::Unavailable(None),
         })?;
@@ -133,19 +193,16 @@ impl<G: Group> Writer<G> {
 
 struct Work<G: Group> {
     group: G,
-    database: Database,
+    tables: Tables,
     cache: Cache,
     trust: Trust,
+    metrics: WriteMetrics,
     waiting: Mutex<mpsc::Receiver<Waiting<G>>>,
 }
 
 impl<G: Group> Work<G> {
     async fn run(self: Arc<Self>) {
-        loop {
-            let mut group = Vec::new();
-            if self.waiting.lock().await.recv_many(&mut group, GROUP_MAX).await == 0 {
-                return;
-            }
+        while let Some(group) = self.next_group().await {
             let (calls, answers): (Vec<_>, Vec<_>) =
                 group.into_iter().map(|waiting| (waiting.call, waiting.answer)).unzip();
             let deadline = Instant::now() + GROUP_TIMEOUT;
@@ -160,72 +217,122 @@ impl<G: Group> Work<G> {
         }
     }
 
-    /// Writes calls, in halves if their transaction fails.
+    // Returns the calls of the next group; `None` at the end.
+    async fn next_group(&self) -> Option<Vec<Waiting<G>>> {
+        let mut waiting = self.waiting.lock().await;
+        let (mut group, mut weight) = (Vec::new(), 0);
+        while weight < GROUP_MAX {
+            let next = match group.is_empty() {
+                true => waiting.recv().await?,
+                false => match waiting.try_recv() {
+                    Ok(next) => next,
+                    Err(_) => break,
+                },
+            };
+            if let Some(next) = next.if_wanted() {
+                weight += self.group.weight(&next.call);
+                group.push(next);
+            }
+        }
+        Some(group)
+    }
+
+    /// Writes calls, in halves if their transaction fails because of one of them.
     fn write<'a>(
         &'a self,
         calls: &'a [G::Call],
         deadline: Instant,
     ) -> BoxFuture<'a, Vec<Result<G::Outcome, WriteError>>> {
         async move {
-            let error = match self.attempt(calls).await {
-                Ok(outcomes) => return outcomes.into_iter().map(Ok).collect(),
-                Err(error) => error,
-            };
-            let is_of_a_call = matches!(error, WriteError::Failed(_)) && calls.len() > 1;
-            if is_of_a_call && Instant::now() < deadline {
-                let (first, second) = calls.split_at(calls.len() / 2);
-                let mut results = self.write(first, deadline).await;
-                results.extend(self.write(second, deadline).await);
-                return results;
+            let mut attempt = self.attempt(calls, deadline).await;
+            // Of several calls, one may be what others wait for.
+            if calls.len() == 1 && matches!(attempt, Err(Failure::Moment(_))) {
+                attempt = self.attempt(calls, deadline).await;
             }
-            // Not of each of them, if there are several.
-            let error = match error {
-                WriteError::Failed(error) if is_of_a_call => WriteError::Unavailable(Some(error)),
-                error => error,
+            let error = match attempt {
+                Ok(outcomes) => return outcomes.into_iter().map(Ok).collect(),
+                Err(Failure::Moment(_) | Failure::Call(_)) if calls.len() > 1 => {
+                    let (first, second) = calls.split_at(calls.len() / 2);
+                    let mut results = self.write(first, deadline).await;
+                    results.extend(self.write(second, deadline).await);
+                    return results;
+                }
+                Err(Failure::Final(error)) => error,
+                Err(Failure::Moment(error)) => WriteError::Unavailable(Some(Arc::new(error))),
+                Err(Failure::Call(error)) => WriteError::Failed(Arc::new(error)),
             };
+            error.log();
             calls.iter().map(|_| Err(error.clone())).collect()
         }
         .boxed()
     }
 
-    async fn attempt(&self, calls: &[G::Call]) -> Result<Vec<G::Outcome>, WriteError> {
-        let begun = Transaction::begin(&self.database).await;
-        // It has nothing to do with the calls.
-        let mut transaction =
-            begun.map_err(|error| WriteError::Unavailable(Some(Arc::new(error))))?;
-        self.trust.learn(transaction.history());
-        let decided = match self.group.run(&mut transaction, calls).await {
-            Ok(decided) => decided,
-            Err(error) => return Err(failure(error, calls.len())),
-        };
-        let Decided { outcomes, changes, feed } = decided;
+    async fn attempt(
+        &self,
+        calls: &[G::Call],
+        deadline: Instant,
+    ) -> Result<Vec<G::Outcome>, Failure> {
+        self.metrics.groups.add(1);
+        self.metrics.calls.add(calls.len() as u64);
+        let decided = timeout_at(deadline, self.decide(calls)).await;
+        // Nothing was committed. The connection is closed, unless it answers soon.
+        let unavailable = |_elapsed| Failure::Final(WriteError::Unavailable(None));
+        let (transaction, Decided { outcomes, changes, feed }) = decided.map_err(unavailable)??;
         if feed.is_empty() {
             // Nothing was written: the locks end before the cache is asked.
             drop(transaction);
         } else if let Err(error) = transaction.commit(&feed).await {
             return Err(match error {
                 // A lock on the feed that is not free concerns all calls.
-                CommitError::Aborted(error) => failure(error, 1),
+                CommitError::Aborted(error) => match failure(error) {
+                    Failure::Moment(error) => {
+                        Failure::Final(WriteError::Unavailable(Some(Arc::new(error))))
+                    }
+                    failure => failure,
+                },
                 CommitError::Unknown(error) => {
                     self.remove(changes.iter().map(|change| &change.keys)).await;
-                    WriteError::Unknown(error.map(Arc::new))
+                    Failure::Final(WriteError::Unknown(error.map(Arc::new)))
                 }
             });
         }
-        self.apply(&changes).await;
+        let weights = calls.iter().map(|call| self.group.weight(call));
+        match weights.max().is_some_and(|weight| weight > GROUP_MAX) {
+            true => self.remove(changes.iter().map(|change| &change.keys)).await,
+            false => self.apply(&changes).await,
+        }
         Ok(outcomes)
+    }
+
+    // Begins a transaction, and decides calls in it.
+    async fn decide(
+        &self,
+        calls: &[G::Call],
+    ) -> Result<(Transaction, Decided<G::Outcome>), Failure> {
+        // An error has nothing to do with the calls.
+        let unavailable = |error| Failure::Final(WriteError::Unavailable(Some(Arc::new(error))));
+        let database = self.tables.database().await.map_err(|error| match error {
+            record::Error::Unavailable(Some(error)) => unavailable(error),
+            record::Error::Unavailable(None) => Failure::Final(WriteError::Unavailable(None)),
+            error => unavailable(sqlx::Error::Configuration(error.into())),
+        })?;
+        let mut transaction = Transaction::begin(database).await.map_err(unavailable)?;
+        self.trust.learn(transaction.history());
+        let decided = self.group.run(&mut transaction, calls).await.map_err(failure)?;
+        Ok((transaction, decided))
     }
 
     /// Applies changes to the cache. Removes the entries of which it is not known whether they were
     /// changed. If that fails as well, the cache cannot be reached from here: the verifier applies the
     /// changes, or the cache loses its trust.
     async fn apply(&self, changes: &[Change]) {
-        let unknown: Vec<&EntryKeys> = match self.cache.apply(changes).await {
-            Ok(results) => {
+        let applied = timeout(APPLY_TIMEOUT, self.cache.apply(changes));
+        let unknown: Vec<&EntryKeys> = match applied.await {
+            Ok(Ok(results)) => {
                 let unknown = changes.iter().zip(results).filter(|(_, result)| result.is_err());
                 unknown.map(|(change, _)| &change.keys).collect()
             }
-            Err(_) => changes.iter().map(|change| &change.keys).collect(),
+            Ok(Err(_)) | Err(_) => changes.iter().map(|change| &change.keys).collect(),
         };
         if !unknown.is_empty() {
             self.remove(unknown).await;
@@ -234,25 +341,33 @@ impl<G: Group> Work<G> {
 
     async fn remove(&self, entries: impl IntoIterator<Item = &EntryKeys>) {
         let distinct: HashSet<&EntryKeys> = entries.into_iter().collect();
-        if let Err(error) = self.cache.remove(distinct).await {
-            let error = &error as &dyn std::error::Error;
-            tracing::debug!(error, "entries not removed");
+        let removed = timeout(APPLY_TIMEOUT, self.cache.remove(distinct)).await;
+        if !matches!(removed, Ok(Ok(()))) {
+            tracing::warn!("changed entries not removed from the cache");
         }
     }
 }
 
-/// What the code of an answer tells of the transactions that come next.
+/// What an error tells of the transactions that come next.
 #[derive(PartialEq, Eq)]
 enum Scope {
-    /// They fail as well: a standby (25006, 55000), or too few resources (53).
+    /// They fail as well: the database does not answer, it is a standby (25006, 55000), or it has too few
+    /// resources (53).
     All,
     /// It may have been another transaction's doing: a lock, a deadlock, a conflict, a timeout.
     Moment,
-    /// One of the calls causes it.
+    /// One of the calls causes it, such as by a row that cannot be decoded.
     Calls,
 }
 
 fn scope(error: &sqlx::Error) -> Scope {
+    if !is_answer(error) {
+        use sqlx::Error::{ColumnDecode, Decode, Encode, RowNotFound};
+        return match error {
+            ColumnDecode { .. } | Decode(_) | Encode(_) | RowNotFound => Scope::Calls,
+            _ => Scope::All,
+        };
+    }
     let code = error.as_database_error().and_then(|error| error.code()).unwrap_or_default();
     match &*code {
         "25006" | "55000" => Scope::All,
@@ -269,12 +384,10 @@ fn is_of_file(code: &str) -> bool {
     code.parse::<u32>().is_ok_and(|code| matches!(code & 0xff, 5 | 8 | 10 | 13))
 }
 
-// A group that fails because of one of its calls, or by another transaction, is written in halves.
-fn failure(error: sqlx::Error, calls: usize) -> WriteError {
-    let scope = scope(&error);
-    if !is_answer(&error) || scope == Scope::All || calls == 1 && scope == Scope::Moment {
-        WriteError::Unavailable(Some(Arc::new(error)))
-    } else {
-        WriteError::Failed(Arc::new(error))
+fn failure(error: sqlx::Error) -> Failure {
+    match scope(&error) {
+        Scope::All => Failure::Final(WriteError::Unavailable(Some(Arc::new(error)))),
+        Scope::Moment => Failure::Moment(error),
+        Scope::Calls => Failure::Call(error),
     }
 }

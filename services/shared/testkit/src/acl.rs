@@ -2,8 +2,8 @@
 //! the service needs.
 //!
 //! The commands of a service are read from its sources: each quoted upper-case word that is a Redis
-//! command, in its Rust and Lua code, and in the functions of the `keyspace` prelude that its Lua
-//! code calls. A service therefore writes command names as container_command words.
+//! command, in its Rust and Lua code, in that of `storage` if it uses it, and in the functions of the
+//! `keyspace` prelude that its Lua code calls. A service therefore writes command names as whole words.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,7 +30,7 @@ const KEYSPACE_COMMANDS: [&str; 8] = [
 
 /// Commands that `keyspace` sends for services that call these methods.
 const METHOD_COMMANDS: [(&str, &str); 7] = [
-    (".page(", "zrange"),
+    ("keyspace.page(", "zrange"),
     (".dedicated_connection(", "unwatch"),
     (".client_side_cache(", "client|tracking"),
     ("Recorder::new(", "xrange"),
@@ -40,6 +40,9 @@ const METHOD_COMMANDS: [(&str, &str); 7] = [
 ];
 
 const PRELUDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../keyspace/src/prelude");
+
+/// The library of services that cache their database.
+const STORAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../storage/src");
 
 /// Keys of each service, and a key of no service.
 const KEYS: [&str; 6] = [
@@ -96,7 +99,7 @@ pub async fn assert_exact(user: &str, crate_directory: &str) {
 }
 
 /// Asserts that Redis rejects a user's access to keys of other services, to commands that read
-/// container_command lists, and to administrative commands.
+/// whole lists, and to administrative commands.
 ///
 /// # Panics
 /// With a command that Redis does not reject.
@@ -138,6 +141,9 @@ fn container_command(command: String) -> String {
 fn used(directory: &Path, names: &BTreeSet<String>) -> BTreeSet<String> {
     let mut sources = Vec::new();
     read(&directory.join("src"), &mut sources);
+    if sources.iter().any(|(_, text)| text.contains("microblog_storage")) {
+        read(Path::new(STORAGE), &mut sources);
+    }
     let lua: String =
         sources.iter().filter(|(is_lua, _)| *is_lua).map(|(_, text)| &**text).collect();
     let mut prelude = Vec::new();

@@ -25,34 +25,46 @@ const SYNCED: [&str; 1] = ["fsync=on"];
 /// How long the service is observed without calls.
 const IDLE: Duration = Duration::from_secs(10);
 
+/// PostgreSQL and SQLite.
+const DATABASES: [Option<bool>; 2] = [Some(false), Some(true)];
+
 /// What varies.
 #[derive(Clone, Copy, Debug)]
 pub struct DurabilitySetting {
     workers: usize,
     callers: usize,
-    /// `None` without a database.
+    /// `None` for the default, and for a service without levels.
     level: Option<&'static str>,
-    is_embedded: bool,
+    /// `None` without a database.
+    is_embedded: Option<bool>,
 }
 
 impl DurabilitySetting {
     /// Returns all of one and 64 callers, and of these `workers`.
     pub fn all(workers: &[usize]) -> Vec<Self> {
-        let mut all = Vec::new();
-        for &workers in workers {
-            for callers in if workers == 1 { &[64, 1][..] } else { &[64] } {
-                let setting = Self { workers, callers: *callers, level: None, is_embedded: true };
-                all.push(setting);
-                for level in ["local", "replicated", "recorded"].map(Some) {
-                    all.extend([false, true].map(|is_embedded| Self {
-                        level,
-                        is_embedded,
-                        ..setting
-                    }));
-                }
-            }
-        }
-        all
+        let with_levels = |setting: Self| {
+            let levels = ["local", "replicated", "recorded"].map(Some).into_iter();
+            let with =
+                move |level| DATABASES.map(|is_embedded| Self { level, is_embedded, ..setting });
+            [setting].into_iter().chain(levels.flat_map(with))
+        };
+        Self::without_database(workers).into_iter().flat_map(with_levels).collect()
+    }
+
+    /// Returns those of a service that has its data in the database.
+    pub fn of_databases(workers: &[usize]) -> Vec<Self> {
+        let with = |setting| DATABASES.map(|is_embedded| Self { is_embedded, ..setting });
+        Self::without_database(workers).into_iter().flat_map(with).collect()
+    }
+
+    fn without_database(workers: &[usize]) -> Vec<Self> {
+        let settings = |&workers: &usize| {
+            let callers = if workers == 1 { &[64, 1][..] } else { &[64] };
+            let setting =
+                move |&callers: &usize| Self { workers, callers, level: None, is_embedded: None };
+            callers.iter().map(setting)
+        };
+        workers.iter().flat_map(settings).collect()
     }
 }
 
@@ -78,8 +90,8 @@ impl DurabilityBench {
         let redis = RedisServer::start().await;
         let replica = redis.start_replica().await;
         let database = match setting {
-            DurabilitySetting { level: None, .. } => None,
-            DurabilitySetting { is_embedded: true, .. } => Some(Database::sqlite()),
+            DurabilitySetting { is_embedded: None, .. } => None,
+            DurabilitySetting { is_embedded: Some(true), .. } => Some(Database::sqlite()),
             _ => Some(Database::Postgres(PostgresServer::start_with(&SYNCED).await)),
         };
         let (url, workers) = (redis.url(user), setting.workers.to_string());

@@ -19,7 +19,9 @@ use prost::Message as _;
 use tokio::time::sleep;
 
 use crate::support::{
-    self, PATIENCE, System, entry, id, post_id, queue::stored, relations::Relation,
+    self, PATIENCE, System, entry, id, post_id,
+    queue::stored,
+    relations::{Link, Relation},
 };
 
 /// The time in which an abandoned step is done.
@@ -138,8 +140,9 @@ async fn unsupported_jobs_do_not_hide_the_steps_behind_them() {
 async fn delay_step(meanwhile: impl AsyncFnOnce(&RedisServer)) {
     let of_relation = RedisServer::start().await;
     let relation = Relation::start(of_relation.url("relation")).await;
+    let proxy = relation.proxy().await;
     let redis = Arc::new(testkit::Store::start(Single).await);
-    let system = System::on(Worker::ONLY, redis, relation.url(), &[]).await;
+    let system = System::on(Worker::ONLY, redis, proxy.url(), &[]).await;
     let _other = system.another(&[]).await;
     let (alice, bob) = (id(1), id(2));
     system.follow(bob, alice).await;
@@ -151,7 +154,7 @@ async fn delay_step(meanwhile: impl AsyncFnOnce(&RedisServer)) {
     let server = &system.redis.nodes()[0];
     let (mut admin, stream) = (server.admin().await, stream_of(alice));
     // The worker waits for the list of followers.
-    of_relation.pause();
+    proxy.set(Link::Frozen);
     let second = system.post(alice).await;
     testkit::eventually("a worker has the step", PATIENCE, async || {
         !delivery_counts(&mut admin, &stream).await.is_empty()
@@ -159,7 +162,7 @@ async fn delay_step(meanwhile: impl AsyncFnOnce(&RedisServer)) {
     .await;
     meanwhile(server).await;
     let given = delivery_counts(&mut admin, &stream).await;
-    of_relation.resume();
+    proxy.set(Link::Open);
     assert_eq!(given, [1], "no other worker claimed it");
     system.home_becomes(bob, &[second, first]).await;
     support::queue::drained(&system).await;

@@ -1,12 +1,9 @@
 //! API tests over gRPC, with Redis and a relation service.
 
-use clap::Parser as _;
-use microblog_domain::UserId;
 use microblog_proto::relation::{self, EdgeList, RelationState};
-use microblog_relation::{Edge, Include, State, Targets};
-use microblog_testkit::{Topology, eventually};
+use microblog_testkit::Topology;
 
-use crate::support::{self, System, id, pages::Timeline, posts};
+use crate::support::{System, id, pages::Timeline, posts};
 
 #[tokio::test]
 async fn a_post_reaches_its_author_and_followers() {
@@ -152,29 +149,4 @@ async fn posts_delivered_in_pull_mode_show_in_other_modes() {
     let second = pulling.post(alice).await;
     assert_eq!(pulling.home(bob).await, [second, first]);
     assert_eq!(system.home(bob).await, [second, first]);
-}
-
-#[tokio::test]
-async fn an_unsettled_follow_loses_no_post() {
-    let system = System::start(Topology::Single).await;
-    let (alice, bob) = (id(1), id(2));
-    let url = system.redis.url("relation");
-    let relation = microblog_relation::Config::parse_from(["relation", "--redis-url", &url]);
-    let relation = microblog_relation::Store::open(&relation).unwrap();
-    assert_eq!(system.home(bob).await, [0; 0]);
-    // The state after a relation service crashed between the two sides of a follow.
-    let [from, to] = [bob, alice].map(|user| UserId::new(user).unwrap());
-    let edge = Edge { from, to };
-    relation.follow(&[Targets::one(edge)]).await.unwrap();
-    assert_eq!(system.home(bob).await, [0; 0]);
-    let post = system.post(alice).await;
-    // The author's side does not have the follower until the sweeper completes the follow.
-    eventually("the author's side has the follower", support::PATIENCE, async || {
-        let relations = relation.relations(to, &[from], Include::default()).await.unwrap().0;
-        relations[0].state == State::Follower
-    })
-    .await;
-    system.home_becomes(bob, &[post]).await;
-    let second = system.post(alice).await;
-    system.home_becomes(bob, &[second, post]).await;
 }

@@ -2,14 +2,12 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use clap::Parser as _;
 use microblog_domain::{Partition, PostId, UserId};
 use microblog_keyspace::{
     Batch, Keyspace, Library, decode,
     redis::{Value, cmd},
 };
 use microblog_proto::{relation, timeline as pb};
-use microblog_relation::{Edge, Targets};
 use tokio::time::sleep;
 use tonic::{Code, Status};
 
@@ -27,9 +25,6 @@ const ATTEMPTS: usize = 100;
 const PAUSE: Duration = Duration::from_millis(300);
 const STRAGGLER_MAX: Duration = Duration::from_secs(5);
 
-/// How long a slow follow exists on one side only.
-const HALF_FOLLOWED: Duration = Duration::from_millis(60);
-
 /// The number of fan-out streams, and the partition of each.
 const STREAMS: u64 = 16;
 
@@ -39,12 +34,6 @@ const LIBRARY: Library = Library { name: "model", source: "" };
 /// Returns the keyspace with the service's credentials.
 pub(crate) fn keyspace(config: &microblog_timeline::Config) -> Keyspace {
     Keyspace::open(&config.redis, LIBRARY).unwrap()
-}
-
-/// Returns the relation service's store, to run parts of its operations.
-pub(crate) fn relation_store(url: &str) -> microblog_relation::Store {
-    let flags = ["relation", "--redis-url", url, "--threads", "1"];
-    microblog_relation::Store::open(&microblog_relation::Config::parse_from(flags)).unwrap()
 }
 
 // Calls until success or final rejection; also returns whether there were several attempts.
@@ -102,32 +91,13 @@ impl Case {
         Ok(())
     }
 
-    /// Starts a follow like a relation service that then crashes: only the follower's side has it.
-    /// A repeated follow completes it.
-    async fn begin_follow(&self, own: usize, other: usize) {
-        let user = |number| UserId::new(id(number as u64)).unwrap();
-        let edge = Edge { from: user(own), to: user(other) };
-        // Needs no retry.
-        let _ = self.relation_store.follow(&[Targets::one(edge)]).await;
-        sleep(HALF_FOLLOWED).await;
-    }
-
     /// Changes the relation to another user, unless a change between the two is pending.
-    pub(crate) async fn act(
-        &self,
-        action: Action,
-        own: usize,
-        other: usize,
-        is_slow: bool,
-    ) -> Result<(), String> {
+    pub(crate) async fn act(&self, action: Action, own: usize, other: usize) -> Result<(), String> {
         let Some(is_accepted) = self.history().action_begins(action, own, other) else {
             return Ok(());
         };
         let (user_id, target_id) = (id(own as u64), id(other as u64));
         let (follower_id, to) = (user_id, || self.relation.clone());
-        if is_slow && action == Action::Follow {
-            self.begin_follow(own, other).await;
-        }
         let (answer, was_repeated) = match action {
             Action::Follow => {
                 let request = relation::FollowRequest { follower_id, target_id };

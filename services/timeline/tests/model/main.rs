@@ -77,7 +77,6 @@ const LOOK: Duration = Duration::from_millis(5);
 struct Case {
     client: Client,
     relation: RelationServiceClient<Channel>,
-    relation_store: microblog_relation::Store,
     keyspace: Keyspace,
     store: Store,
     history: Mutex<History>,
@@ -89,7 +88,6 @@ impl Case {
         Self {
             client: system.client.clone(),
             relation: system.relation.clone(),
-            relation_store: calls::relation_store(&system.redis.url("relation")),
             keyspace: calls::keyspace(&system.config),
             store: system.store.clone(),
             history: Mutex::new(History::new(USERS, is_direct)),

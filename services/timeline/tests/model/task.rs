@@ -115,7 +115,7 @@ impl Task {
             for _ in 0..FOLLOWS {
                 let other = self.rng.low(USERS);
                 if other != user {
-                    self.case.act(Action::Follow, user, other, false).await?;
+                    self.case.act(Action::Follow, user, other).await?;
                 }
             }
         }
@@ -239,8 +239,7 @@ impl Task {
             return Ok(());
         }
         let other = others[self.rng.low(others.len())];
-        let is_slow = self.rng.one_in(4);
-        self.case.act(action, own, other, is_slow).await
+        self.case.act(action, own, other).await
     }
 
     async fn read(&mut self, verb: Verb) -> Result<(), String> {
@@ -267,7 +266,7 @@ impl Task {
                 let follows = case.history().pair(owner, other)[0].follows;
                 let action = if follows { Action::Unfollow } else { Action::Follow };
                 if other != owner {
-                    case.act(action, owner, other, false).await?;
+                    case.act(action, owner, other).await?;
                 }
             }
             Ok::<_, String>(())

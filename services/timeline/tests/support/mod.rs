@@ -170,15 +170,20 @@ impl System {
     }
 }
 
-/// Starts a relation service on a store, and returns its address.
+/// Starts a relation service on a store, with a database of its own, and returns its address.
 pub(crate) async fn start_relation(redis: &testkit::Store) -> String {
-    let url = redis.url("relation");
-    let flags = ["relation", "--redis-url", &url, "--threads", "1"];
+    let (url, database) = (redis.url("relation"), testkit::Database::sqlite());
+    let flags = ["relation", "--redis-url", &url, &database.flag(), "--threads", "1"];
     let config = microblog_relation::Config::parse_from(flags);
     let service = microblog_relation::service(&config, Worker::ONLY).await.unwrap();
     let ready = service.ready.clone();
     let address = run(service, &config.chassis);
     testkit::eventually("relation is ready", PATIENCE, async || ready().await).await;
+    // For as long as the service.
+    tokio::spawn(async move {
+        let _database = database;
+        future::pending::<()>().await;
+    });
     address
 }
 

@@ -21,13 +21,15 @@ use super::{PATIENCE, channel};
 /// A relation service in a thread of its own, on a fixed port.
 pub(crate) struct Relation {
     redis_url: String,
+    database: testkit::Database,
     port: u16,
     running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
 impl Relation {
     pub(crate) async fn start(redis_url: String) -> Self {
-        let mut relation = Self { redis_url, port: testkit::free_port(), running: None };
+        let database = testkit::Database::sqlite();
+        let mut relation = Self { redis_url, database, port: testkit::free_port(), running: None };
         relation.restart().await;
         relation
     }
@@ -52,8 +54,9 @@ impl Relation {
     pub(crate) async fn restart(&mut self) {
         self.kill();
         let (stop, stopped) = oneshot::channel();
-        let (url, port) = (self.redis_url.clone(), self.port);
-        self.running = Some((stop, thread::spawn(move || run(&url, port, stopped))));
+        let (url, database, port) = (self.redis_url.clone(), self.database.flag(), self.port);
+        let run = move || run(&url, &database, port, stopped);
+        self.running = Some((stop, thread::spawn(run)));
         let relation = self.client();
         testkit::eventually("relation answers", PATIENCE, async || {
             let question = pb::BatchGetCountsRequest { user_ids: vec![4] };
@@ -69,8 +72,8 @@ impl Drop for Relation {
     }
 }
 
-fn run(redis_url: &str, port: u16, stopped: oneshot::Receiver<()>) {
-    let flags = ["relation", "--redis-url", redis_url, "--threads", "1"];
+fn run(redis_url: &str, database: &str, port: u16, stopped: oneshot::Receiver<()>) {
+    let flags = ["relation", "--redis-url", redis_url, database, "--threads", "1"];
     let config = microblog_relation::Config::parse_from(flags);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

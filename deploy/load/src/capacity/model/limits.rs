@@ -10,9 +10,6 @@ use serde::Serialize;
 
 use super::{Assumptions, Inputs, KINDS, Peak, Plan};
 
-/// Redis Cluster is made for up to 1,000 nodes (<https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/>).
-const CLUSTER_NODES: f64 = 1_000.0;
-
 /// PostgreSQL's limit for a table: 2^32 pages of 8 KiB
 /// (<https://www.postgresql.org/docs/current/limits.html>).
 const SQL_TABLE_BYTES: f64 = (1_u64 << 45) as f64;
@@ -34,32 +31,23 @@ pub(crate) struct Limit {
 pub(super) fn limits(inputs: &Inputs, assumed: &Assumptions, plan: &Plan) -> Vec<Limit> {
     let partitions = f64::from(Partition::COUNT);
     let usable = assumed.redis_gb * 1e9 * assumed.redis_share;
-    // The part of a value that does not grow with accounts is `fixed`.
-    let limit = |name: String, unit, fixed: f64, value: f64, limit: f64| {
-        let accounts = plan.accounts as f64 * ((limit - fixed) / (value - fixed)).max(0.0);
+    let limit = |name: String, unit, value: f64, limit: f64| {
+        let accounts = plan.accounts as f64 * limit / value;
         Limit { name, unit, value, limit, ratio: value / limit, accounts }
     };
     let peak = &plan.peak;
     let changes = changes(peak);
     let mut limits = vec![
-        limit(
-            "stamps a second in a partition of post".to_owned(),
-            "",
-            0.0,
-            changes,
-            stamps_a_second(),
-        ),
+        limit("stamps a second in a partition of post".to_owned(), "", changes, stamps_a_second()),
         limit(
             format!("journal of a partition of post: SQL away for {} h", assumed.sql_outage),
             "entries",
-            0.0,
             changes * assumed.sql_outage * 3_600.0,
             WAITING_MAX as f64,
         ),
         limit(
             "SQL server of post: cores busy".to_owned(),
             "",
-            0.0,
             plan.sql.busy,
             assumed.sql_cores * assumed.utilization,
         ),
@@ -68,22 +56,11 @@ pub(super) fn limits(inputs: &Inputs, assumed: &Assumptions, plan: &Plan) -> Vec
         plan.sql.bytes.iter().enumerate().max_by(|(_, a), (_, b)| a.total_cmp(b))
     {
         let name = format!("SQL table of {}, with its indexes", KINDS[kind].0);
-        limits.push(limit(name, "bytes", 0.0, bytes, SQL_TABLE_BYTES));
+        limits.push(limit(name, "bytes", bytes, SQL_TABLE_BYTES));
     }
     for keyspace in &plan.keyspaces {
         let name = format!("Redis memory of a mean partition of {}", keyspace.name);
-        limits.push(limit(name, "bytes", 0.0, keyspace.bytes / partitions, usable));
-        if keyspace.name == "relation" {
-            let hot = assumed.hot_followers.min(plan.accounts) as f64;
-            // One of the two sides of each follow.
-            let list = hot * inputs.costs[1].redis_bytes / 2.0;
-            let name = "the same, with the follower list of a hot account".to_owned();
-            limits.push(limit(name, "bytes", list, keyspace.bytes / partitions + list, usable));
-            let primaries = keyspace.bytes / usable;
-            let nodes = primaries * (1.0 + f64::from(assumed.replicas));
-            let name = format!("nodes of a Redis Cluster of {}", keyspace.name);
-            limits.push(limit(name, "", 0.0, nodes, CLUSTER_NODES));
-        }
+        limits.push(limit(name, "bytes", keyspace.bytes / partitions, usable));
     }
     // The jobs of a stream cost at most what Redis does for a post without followers.
     let redis = inputs.layouts.iter().flat_map(|layout| &layout.processes);
@@ -92,7 +69,6 @@ pub(super) fn limits(inputs: &Inputs, assumed: &Assumptions, plan: &Plan) -> Vec
     limits.push(limit(
         format!("Redis: core of one of {STREAMS} fan-out streams, at most"),
         "",
-        0.0,
         peak.posts / f64::from(STREAMS) * publish_us / 1e6,
         assumed.utilization,
     ));

@@ -143,14 +143,6 @@ local function now_stamp(id)
   return integer(stamp_at(now_ticks(), math.floor(tonumber(id) / 4) % 1024))
 end
 
--- Returns a stamp for an end in a partition of an id: at least that of each beginning, also while the
--- clock is ahead of the time, and below that of each later one, unless the server's time goes back. It
--- is not unique. Needs GET and TIME.
-local function end_stamp(clock, id)
-  local tick = math.max(now_ms() * 4 - 1, tonumber(redis.call('GET', clock) or 0))
-  return integer(stamp_at(tick, math.floor(tonumber(id) / 4) % 1024))
-end
-
 -- Prepares and issues `count` stamps of a partition.
 local function issue(clock, issuer, count)
   return issue_prepared(prepare(clock, issuer, count))

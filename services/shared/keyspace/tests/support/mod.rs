@@ -13,7 +13,7 @@ use microblog_keyspace::{Batch, Call, Config, Error, Keyspace, Library, decode, 
 use microblog_testkit::{RedisCluster, RedisServer, Sentinels};
 
 /// The Redis user of the tests.
-pub(crate) const USER: &str = "relation";
+pub(crate) const USER: &str = "post";
 
 pub(crate) const LIBRARY: Library = Library {
     name: "test",
@@ -50,7 +50,7 @@ pub(crate) async fn open_ready(url: String) -> Keyspace {
 
 /// Returns a key in a partition.
 pub(crate) fn key(partition: u16, name: impl std::fmt::Display) -> String {
-    format!("rel:{{{partition}}}:{name}")
+    format!("post:{{{partition}}}:{name}")
 }
 
 /// Writes a value through a function, which returns it.

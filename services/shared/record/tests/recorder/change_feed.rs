@@ -7,7 +7,7 @@ use microblog_chassis::status;
 use microblog_domain::Partition;
 use microblog_keyspace::{Change, Keyspace, redis};
 use microblog_proto::common::{ChangeKind, ErrorReason, FeedPage, FeedPosition, FeedQuery};
-use microblog_record::{Recorder, Source, stream_changes};
+use microblog_record::{RecordedChanges, Recorder, Source, no_change_feed, stream_changes};
 use microblog_testkit::{PATIENCE, PostgresServer};
 use tokio::time::timeout;
 use tonic::{Code, Status};
@@ -24,7 +24,7 @@ async fn open(
     recorder: &Arc<Recorder<Losing>>,
     after: Option<FeedPosition>,
 ) -> Result<Pages, Status> {
-    stream_changes(Some(recorder.clone()), query(after)).await
+    stream_changes(RecordedChanges(recorder.clone()), query(after)).await
 }
 
 async fn page(pages: &mut Pages) -> Result<FeedPage, Status> {
@@ -114,7 +114,7 @@ async fn there_is_no_feed_before_all_partitions_are_filled_or_without_a_database
     let status = open(&recorder, None).await.err().unwrap();
     assert_eq!(status::reason_of(&status), Some(ErrorReason::StoreUnavailable), "{status:?}");
 
-    let status = stream_changes::<Losing>(None, query(None)).await.err().unwrap();
+    let status = no_change_feed();
     assert_eq!(status::reason_of(&status), Some(ErrorReason::NoDatabase), "{status:?}");
 }
 
@@ -212,7 +212,7 @@ async fn an_idle_stream_has_messages_and_other_kinds_only_move_the_position() {
     let (keyspace, recorder) = (setup.keyspace(), Arc::new(setup.recorder(|_| {})));
     recorder.run().await.unwrap();
     let query = FeedQuery { kinds: vec![ChangeKind::Like.into()], ..FeedQuery::default() };
-    let mut pages = stream_changes(Some(recorder.clone()), query).await.unwrap();
+    let mut pages = stream_changes(RecordedChanges(recorder.clone()), query).await.unwrap();
     let first = page(&mut pages).await.unwrap();
     append(&keyspace, Partition::new(1), 1..=3).await;
     recorder.run().await.unwrap();
@@ -231,7 +231,8 @@ async fn a_stream_from_the_start_has_all_that_the_feed_has() {
     let (keyspace, recorder) = (setup.keyspace(), Arc::new(setup.recorder(|_| {})));
     let query = FeedQuery { from_start: true, ..query(None) };
     let versions = async || {
-        let mut pages = stream_changes(Some(recorder.clone()), query.clone()).await.unwrap();
+        let mut pages =
+            stream_changes(RecordedChanges(recorder.clone()), query.clone()).await.unwrap();
         let (mut versions, mut numbers) = (Vec::new(), Vec::new());
         for _ in 0..2 {
             let page = page(&mut pages).await.unwrap();

@@ -32,7 +32,7 @@ use tokio::sync::Notify;
 const JOURNALS: Journals = Journals { key };
 
 fn key(partition: Partition) -> String {
-    format!("rel:{{{partition}}}:journal")
+    format!("post:{{{partition}}}:journal")
 }
 
 #[derive(clap::Parser)]
@@ -73,10 +73,8 @@ impl Losing {
 impl Tables for Losing {
     const MIGRATIONS: &[Migration] = &[POSITIONS, microblog_record::change_feed(2)];
 
-    const READS_SUBJECTS: bool = true;
-
     fn accounts_key(partition: Partition) -> String {
-        format!("rel:{{{partition}}}:users")
+        format!("post:{{{partition}}}:users")
     }
 
     type Entry = String;
@@ -138,7 +136,7 @@ impl Tables for Losing {
                 go_on.notified().await;
             }
             let write = Call::new("write").recovery(recovery, key(recovery.partition));
-            let write = write.key(format!("rel:{{{}}}:writer", recovery.partition));
+            let write = write.key(format!("post:{{{}}}:writer", recovery.partition));
             let writer = if self.pause.is_some() { "paused" } else { "other" };
             Ok(self.keyspace.call::<()>(write.arg(writer)).await?)
         }
@@ -161,7 +159,7 @@ impl Tables for Losing {
             if let Some(served) = &self.served_at_fill
                 && partitions.contains(&Partition::new(0))
             {
-                let read = redis::cmd("GET").arg("rel:{1}:writer").take();
+                let read = redis::cmd("GET").arg("post:{1}:writer").take();
                 let is_served = self.served.query::<Option<String>>(read).await.is_ok();
                 served.store(is_served, Ordering::Relaxed);
             }
@@ -204,7 +202,7 @@ impl Setup {
     }
 
     fn keyspace(&self) -> Keyspace {
-        let config = microblog_keyspace::Config::at(self.redis.url("relation"));
+        let config = microblog_keyspace::Config::at(self.redis.url("post"));
         Keyspace::open(&config, LIBRARY).unwrap()
     }
 
@@ -290,7 +288,7 @@ async fn a_paused_recovery_writes_nothing_after_another_one() {
         "{recovered:?}"
     );
     let writer: String =
-        redis::cmd("GET").arg("rel:{1}:writer").query_async(&mut admin).await.unwrap();
+        redis::cmd("GET").arg("post:{1}:writer").query_async(&mut admin).await.unwrap();
     assert_eq!(writer, "other");
     assert!(other.record(&[partition]).await.unwrap().diverged.is_empty());
 }
@@ -336,7 +334,7 @@ async fn a_partition_that_cannot_be_recorded_does_not_stop_the_others() {
     // The lost one is found, and recovered.
     recorder.recover_lost().await.unwrap();
     let writer: Option<String> =
-        redis::cmd("GET").arg("rel:{2}:writer").query_async(&mut admin).await.unwrap();
+        redis::cmd("GET").arg("post:{2}:writer").query_async(&mut admin).await.unwrap();
     assert_eq!(writer.as_deref(), Some("other"));
 }
 
@@ -399,7 +397,7 @@ async fn a_redis_that_is_lost_while_the_database_is_filled_is_not_the_truth() {
     let recorder = setup.recorder_of(keyspace.clone(), |_| {});
     let done = recorder.run().await;
     assert!(matches!(done, Err(RecordError::RedisMismatch(_))), "{done:?}");
-    let read = redis::cmd("GET").arg("rel:{1}:writer").take();
+    let read = redis::cmd("GET").arg("post:{1}:writer").take();
     let rejected = keyspace.query::<Option<String>>(read.clone()).await;
     assert!(matches!(rejected, Err(keyspace::Error::Mismatched)), "{rejected:?}");
 
@@ -452,7 +450,7 @@ async fn a_new_redis_that_is_lost_while_the_database_is_filled_is_filled_again()
     let recorder = setup.recorder_of(keyspace.clone(), |tables| tables.emptied_at = Some(lost));
     let done = recorder.run().await;
     assert!(matches!(done, Err(RecordError::Lost(_))), "{done:?}");
-    let read = redis::cmd("GET").arg("rel:{1}:writer").take();
+    let read = redis::cmd("GET").arg("post:{1}:writer").take();
     let rejected = keyspace.query::<Option<String>>(read.clone()).await;
     assert!(rejected.is_err(), "nothing is recorded: {rejected:?}");
 
@@ -497,7 +495,7 @@ async fn tables_of_a_newer_version_are_neither_written_nor_served_beside() {
             );
             assert!(error.to_string().contains("migration 9"), "{error}");
         }
-        let read = redis::cmd("GET").arg("rel:{1}:writer").take();
+        let read = redis::cmd("GET").arg("post:{1}:writer").take();
         let read = keyspace.query::<Option<String>>(read).await;
         assert!(read.is_err_and(|error| error.is_unavailable()));
     }

@@ -87,7 +87,7 @@ async fn a_partition_that_another_transaction_has_locked_does_not_stop_the_other
         "{done:?}"
     );
     assert_eq!(recorded(), "1\n3");
-    let read = redis::cmd("GET").arg("rel:{1}:writer").take();
+    let read = redis::cmd("GET").arg("post:{1}:writer").take();
     keyspace.query::<Option<String>>(read).await.expect("the process serves");
 
     recovery.execute("ROLLBACK").await.unwrap();

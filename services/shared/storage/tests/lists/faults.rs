@@ -1,9 +1,11 @@
 //! Transactions whose end is not known, and stores that are away.
 
-use std::time::Duration;
+use std::task::Poll;
 
+use futures::future::join_all;
 use microblog_storage::WriteError;
-use microblog_testkit::{Database as Server, RedisServer, Store, Topology};
+use microblog_testkit::{Database as Server, PATIENCE, RedisServer, Store, Topology, eventually};
+use tokio::time::timeout;
 
 use crate::lists::{Add, Process};
 
@@ -28,23 +30,109 @@ async fn a_commit_without_an_answer_removes_the_entries_and_may_be_repeated() {
     assert!(process.writer.write(Add { list: 4, member: 99 }).await.unwrap());
 }
 
+/// Locks the row of list 4, which exists.
+async fn lock(process: &Process) -> sqlx::Transaction<'static, sqlx::Any> {
+    let mut lock = process.database.begin().await.unwrap();
+    let row = "SELECT id FROM lists WHERE id = 4 FOR UPDATE";
+    sqlx::query(row).execute(&mut *lock).await.unwrap();
+    lock
+}
+
+/// Waits until so many transactions wait for a lock.
+async fn wait_for_waiting(process: &Process, count: u64) {
+    let waits = "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+    eventually("transactions wait for a lock", PATIENCE, async || {
+        let row = sqlx::query(waits).fetch_one(process.database.readers()).await.unwrap();
+        microblog_record::sql::read(&row, 0).unwrap() == count
+    })
+    .await;
+}
+
 #[tokio::test]
-async fn a_caller_that_goes_away_ends_nothing() {
-    let server = Server::sqlite();
+async fn a_caller_that_goes_away_does_not_end_its_group() {
+    let server = Server::postgres().await;
     let redis = Store::start(Topology::Single).await;
     let process = Process::start(&server, &redis).await;
-    let writer = process.writer.clone();
+    process.writer.write(Add { list: 4, member: 8 }).await.unwrap();
     process.load(4).await;
-    let call = tokio::spawn(async move { writer.write(Add { list: 4, member: 8 }).await });
-    tokio::task::yield_now().await;
+    let lock = lock(&process).await;
+    let writer = process.writer.clone();
+    let call = tokio::spawn(async move { writer.write(Add { list: 4, member: 12 }).await });
+    wait_for_waiting(&process, 1).await;
     call.abort();
-    tokio::time::timeout(Duration::from_secs(60), async {
-        while process.stored(4).await.1.is_empty() || process.cached(4).await.unwrap().0 == 0 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+    lock.rollback().await.unwrap();
+    eventually("the call is committed and applied", PATIENCE, async || {
+        process.stored(4).await.1.len() == 2 && process.cached(4).await.unwrap().1.len() == 2
     })
-    .await
-    .unwrap();
+    .await;
+}
+
+/// What a caller has given up must not undo what was acknowledged later.
+#[tokio::test]
+async fn a_call_that_is_given_up_before_its_group_begins_is_not_written() {
+    let server = Server::postgres().await;
+    let redis = Store::start(Topology::Single).await;
+    let process = Process::start(&server, &redis).await;
+    process.writer.write(Add { list: 4, member: 8 }).await.unwrap();
+    let lock = lock(&process).await;
+    // Both groups of the worker.
+    let mut groups = Vec::new();
+    for (waiting, member) in [(1, 12), (2, 16)] {
+        let writer = process.writer.clone();
+        groups.push(tokio::spawn(async move { writer.write(Add { list: 4, member }).await }));
+        wait_for_waiting(&process, waiting).await;
+    }
+    {
+        let mut given_up = Box::pin(process.writer.write(Add { list: 20, member: 12 }));
+        assert!(futures::poll!(&mut given_up).is_pending());
+    }
+    lock.rollback().await.unwrap();
+    for group in groups {
+        group.await.unwrap().unwrap();
+    }
+    process.writer.write(Add { list: 20, member: 16 }).await.unwrap();
+    let (_, members) = process.stored(20).await;
+    assert_eq!(members.iter().map(|member| member.id).collect::<Vec<_>>(), [16]);
+}
+
+#[tokio::test]
+async fn a_silent_database_fails_calls_in_time() {
+    let (server, redis) = (Server::postgres().await, Store::start(Topology::Single).await);
+    let process = Process::start(&server, &redis).await;
+    let add = async |member| process.writer.write(Add { list: 4, member }).await;
+    add(8).await.unwrap();
+    let Server::Postgres(postgres) = &server else { unreachable!("it is PostgreSQL") };
+    postgres.pause();
+    let all = join_all([12, 16, 20].map(add));
+    for failed in timeout(PATIENCE, all).await.expect("no call waits for ever") {
+        assert!(matches!(failed, Err(WriteError::Unavailable(_))), "{failed:?}");
+    }
+    postgres.resume();
+    eventually("writes go on", PATIENCE, async || add(24).await.is_ok()).await;
+    let (_, members) = process.stored(4).await;
+    assert_eq!(members.iter().map(|member| member.id).collect::<Vec<_>>(), [8, 24]);
+}
+
+#[tokio::test]
+async fn calls_beyond_those_that_may_wait_are_rejected() {
+    let (server, redis) = (Server::sqlite(), Store::start(Topology::Single).await);
+    let process = Process::start(&server, &redis).await;
+    // No task runs between these polls.
+    let calls = (0..5_000).map(|n| Box::pin(process.writer.write(Add { list: 4, member: 4 * n })));
+    let (mut waiting, mut rejected) = (Vec::new(), 0);
+    for mut call in calls {
+        match futures::poll!(&mut call) {
+            Poll::Pending => waiting.push(call),
+            Poll::Ready(Err(WriteError::Overloaded)) => rejected += 1,
+            Poll::Ready(other) => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((waiting.len(), rejected), (4_096, 904));
+    drop(waiting);
+    eventually("there is room again", PATIENCE, async || {
+        process.writer.write(Add { list: 4, member: 1_000_000 }).await.is_ok()
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -83,9 +171,7 @@ async fn a_transaction_of_a_history_that_was_renewed_fails() {
     let process = Process::start(&server, &redis).await;
     assert!(process.writer.write(Add { list: 4, member: 8 }).await.unwrap());
     let failed = loop {
-        let mut lock = process.database.begin().await.unwrap();
-        let row = "SELECT id FROM lists WHERE id = 4 FOR UPDATE";
-        sqlx::query(row).execute(&mut *lock).await.unwrap();
+        let lock = lock(&process).await;
         let writer = process.writer.clone();
         let call = tokio::spawn(async move { writer.write(Add { list: 4, member: 12 }).await });
         let waits = "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";

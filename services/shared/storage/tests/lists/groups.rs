@@ -3,7 +3,10 @@
 use std::collections::BTreeSet;
 
 use futures::future::join_all;
-use microblog_storage::{WriteError, feed};
+use microblog_storage::{
+    WriteError,
+    feed::{self, Point},
+};
 
 use crate::lists::{Add, Process, REJECTED, layouts};
 
@@ -27,7 +30,13 @@ async fn a_call_is_committed_applied_and_in_the_feed() {
         let changes: Vec<_> = rows.iter().map(|row| (row.position, &*row.row.change)).collect();
         assert_eq!(changes, [(1, "add 4 8"), (2, "add 4 12")]);
         assert_eq!(rows[1].row.items[0].revision, 2);
-        assert_eq!(feed::ends(&process.database).await.unwrap(), Some((1, 2)));
+        let [oldest, newest] = [&rows[0], &rows[1]];
+        assert_eq!(feed::oldest(&process.database).await.unwrap().as_ref(), Some(oldest));
+        assert_eq!(&feed::newest(&process.database).await.unwrap(), newest);
+        let behind = feed::rows_behind(&process.database, oldest.point(), 10).await.unwrap();
+        assert_eq!(behind.as_deref(), Some(&rows[1..]));
+        let other = Point { time_ms: newest.time_ms + 1, ..newest.point() };
+        assert_eq!(feed::rows_behind(&process.database, other, 10).await.unwrap(), None);
         assert_eq!(feed::read_behind(&process.database, 2, 10).await.unwrap(), []);
     }
 }

@@ -17,11 +17,12 @@ use microblog_record::{
 };
 use microblog_storage::{
     Cache, Change, Contents, Decided, EntryKeys, FeedRow, Found, Group, Head, History, Item,
-    ItemRevision, Loaded, Reader, Record, Round, Token, Transaction, Trust, Verifier, View, Writer,
+    ItemRevision, Loaded, Part, Reader, Record, Round, Tables, Token, Transaction, Trust, Verifier,
+    View, Writer,
     cache::library,
     entry::HEADER,
     feed::feed,
-    transaction::{HISTORY, make_history, postgres_history, sqlite_history},
+    transaction::{HISTORY, postgres_history, sqlite_history},
 };
 use microblog_testkit::{Database as Server, PATIENCE, Store, Topology};
 use sqlx::{AssertSqlSafe, any::AnyRow};
@@ -29,7 +30,7 @@ use sqlx::{AssertSqlSafe, any::AnyRow};
 /// A member that the tables reject.
 pub(crate) const REJECTED: u64 = 1_313;
 
-const MIGRATIONS: [Migration; 2] = [
+static MIGRATIONS: [Migration; 2] = [
     feed(1),
     (
         2,
@@ -149,15 +150,20 @@ pub(crate) fn keys(history: &History, id: u64) -> EntryKeys {
 }
 
 /// A list as an item.
+#[derive(Clone, Copy)]
 pub(crate) struct ListItem;
 
 impl Item for ListItem {
-    const KIND: &'static str = "list";
-    const RECORDS_MAX: usize = 1_000_000;
+    fn kind(self) -> &'static str {
+        "list"
+    }
 
-    fn load(&self, database: &Database, id: u64) -> BoxFuture<'_, Result<Loaded, record::Error>> {
-        let database = database.clone();
-        async move { database.read("SELECT lists", load(&database, id)).await }.boxed()
+    fn records_max(self) -> usize {
+        1_000_000
+    }
+
+    fn load(self, database: &Database, id: u64) -> BoxFuture<'_, Result<Loaded, record::Error>> {
+        database.read("SELECT lists", load(database, id))
     }
 }
 
@@ -171,7 +177,7 @@ async fn load(database: &Database, id: u64) -> Result<Loaded, sqlx::Error> {
     let rows = sqlx::query(AssertSqlSafe(text)).fetch_all(database.readers()).await?;
     let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
     let history =
-        if database.is_embedded() { sqlite_history() } else { postgres_history(first, 0)? };
+        if database.is_embedded() { sqlite_history(database) } else { postgres_history(first, 0)? };
     let record =
         |row: &AnyRow| Some(Record { time_ms: read(row, 5).ok()?, id: read(row, 6).ok()? });
     let records = Record::write_all(rows.iter().filter_map(record));
@@ -210,6 +216,7 @@ fn ids(records: &[u8]) -> Vec<u64> {
 /// A process of the service.
 pub(crate) struct Process {
     pub(crate) database: Database,
+    pub(crate) tables: Tables,
     pub(crate) cache: Cache,
     pub(crate) keyspace: Keyspace,
     pub(crate) writer: Writer<Lists>,
@@ -221,37 +228,41 @@ impl Process {
     pub(crate) async fn start(server: &Server, redis: &Store) -> Self {
         let config = <DatabaseFlags as clap::Parser>::parse_from(["test", &server.flag()]);
         let database = Database::open(&config.database).unwrap().unwrap();
-        database.migrate(&MIGRATIONS).await.unwrap();
-        make_history(&database).await.unwrap();
+        let tables = Tables::new(database.clone(), &MIGRATIONS);
+        tables.database().await.unwrap();
         let keyspace = Keyspace::open(&Config::at(redis.url("admin")), library("rel")).unwrap();
         keyspace.ready().await.unwrap();
         let cache = Cache::new(keyspace.clone());
-        let trust = Trust::start(keyspace.clone(), "rel");
-        let writer = Writer::start(Lists, database.clone(), cache.clone(), trust.clone());
-        let reader = Reader::new(database.clone(), keyspace.clone(), trust.clone(), "rel");
-        Self { database, cache, keyspace, writer, reader, trust }
+        let trust = Trust::start(tables.clone(), keyspace.clone(), "rel");
+        let writer = Writer::start(Lists, tables.clone(), cache.clone(), trust.clone());
+        let reader = Reader::new(tables.clone(), keyspace.clone(), trust.clone(), "rel");
+        Self { database, tables, cache, keyspace, writer, reader, trust }
     }
 
     pub(crate) fn verifier(&self) -> Verifier {
-        Verifier::new(self.database.clone(), self.keyspace.clone(), "rel")
+        Verifier::new(self.tables.clone(), self.keyspace.clone(), "rel")
     }
 
     pub(crate) async fn read(&self, id: u64) -> Vec<u64> {
-        self.reader.read(&ListItem, id, &Members).await.unwrap()
+        let part = Part { item: ListItem, id, view: Members };
+        self.reader.read(&part).await.unwrap()
     }
 
     /// Does rounds of a verifier until one of them has marked all primaries. Returns that round.
     pub(crate) async fn verified(&self, verifier: &mut Verifier) -> Round {
         let primaries = self.keyspace.partitions_by_primary().await.unwrap().len();
+        let mut last = Ok(Round::default());
         let verified = async {
             loop {
-                match verifier.round().await {
-                    Ok(round) if round.marked == primaries => return round,
+                last = verifier.round().await;
+                match &last {
+                    Ok(round) if round.marked == primaries => return *round,
                     _ => tokio::time::sleep(Duration::from_millis(50)).await,
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, verified).await.unwrap()
+        let verified = tokio::time::timeout(PATIENCE, verified).await;
+        verified.unwrap_or_else(|_| panic!("no round marks all primaries: {last:?}"))
     }
 
     /// Waits until the primary of a list is trusted.
@@ -281,7 +292,7 @@ impl Process {
 
     pub(crate) async fn keys(&self, id: u64) -> EntryKeys {
         let history = match self.database.is_embedded() {
-            true => sqlite_history(),
+            true => sqlite_history(&self.database),
             false => postgres_history(&self.rows(format!("SELECT {HISTORY}")).await[0], 0).unwrap(),
         };
         keys(&history, id)

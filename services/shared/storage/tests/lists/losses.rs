@@ -1,6 +1,10 @@
 //! Changes that did not reach the cache, and a cache that has lost some.
 
+use std::{path::Path, process::Command};
+
 use microblog_testkit::{Database as Server, PATIENCE, RedisServer, Store, Topology, eventually};
+
+use tempfile::TempDir;
 
 use crate::lists::{Add, Process, layouts};
 
@@ -91,6 +95,78 @@ async fn a_feed_that_does_not_reach_back_ends_all_entries() {
         process.read(4).await;
         assert!(process.cached(4).await.is_some());
     }
+}
+
+#[tokio::test]
+async fn an_empty_redis_is_trusted_again_however_long_the_feed_is() {
+    const ROWS: u64 = 60_000;
+    for (server, redis) in layouts().await {
+        let process = Process::start(&server, &redis).await;
+        assert!(process.writer.write(Add { list: 4, member: 8 }).await.unwrap());
+        let rows = format!(
+            "INSERT INTO feed (position, time_ms, items, change) WITH RECURSIVE more(n) AS \
+             (SELECT 2 UNION ALL SELECT n + 1 FROM more WHERE n < {ROWS}) \
+             SELECT n, 1, '', 'nothing' FROM more"
+        );
+        sqlx::raw_sql(sqlx::AssertSqlSafe(rows)).execute(process.database.writers()).await.unwrap();
+        // What is known of the primaries is lost, as by a restart of both.
+        let (mut verifier, mut renewals) = (process.verifier(), 0);
+        eventually("all primaries are marked", PATIENCE, async || {
+            let round = verifier.round().await.unwrap();
+            renewals += usize::from(round.renewed);
+            round.verified.is_some()
+        })
+        .await;
+        assert_eq!(renewals, 1, "{}", server.kind());
+        assert_eq!(process.read(4).await, [8]);
+        process.trusted(4).await;
+        process.read(4).await;
+        assert!(process.cached(4).await.is_some());
+    }
+}
+
+#[tokio::test]
+async fn a_database_that_is_an_older_copy_of_itself_ends_all_entries() {
+    let (server, redis) = (Server::postgres().await, Store::start(Topology::Single).await);
+    let process = Process::start(&server, &redis).await;
+    let mut verifier = process.verifier();
+    assert!(process.writer.write(Add { list: 4, member: 8 }).await.unwrap());
+    let Server::Postgres(postgres) = &server else { unreachable!() };
+    let directory = TempDir::new().unwrap();
+    let (data, copy) = (postgres.data(), directory.path().join("data"));
+    postgres.kill();
+    copy_directory(&data, &copy);
+    postgres.restart().await;
+    let wrote = async |member| process.writer.write(Add { list: 4, member }).await.is_ok();
+    eventually("the database is back", PATIENCE, async || wrote(12).await).await;
+    process.load(4).await;
+    process.verified(&mut verifier).await;
+    process.trusted(4).await;
+    assert_eq!(process.read(4).await, [8, 12]);
+
+    postgres.kill();
+    std::fs::remove_dir_all(&data).unwrap();
+    copy_directory(&copy, &data);
+    postgres.restart().await;
+    // As many rows as were lost, before the verifier looks.
+    eventually("the database is back", PATIENCE, async || wrote(16).await).await;
+    let mut renewed = false;
+    eventually("a round ends", PATIENCE, async || {
+        let round = verifier.round().await.unwrap_or_default();
+        renewed |= round.renewed;
+        round.marked > 0
+    })
+    .await;
+    assert!(renewed);
+    assert_eq!(process.read(4).await, [8, 16], "the process learns the history");
+    process.trusted(4).await;
+    assert_eq!(process.read(4).await, [8, 16]);
+}
+
+// With owners and permissions, on which PostgreSQL insists.
+fn copy_directory(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("-a").args([from, to]).status().unwrap();
+    assert!(copied.success());
 }
 
 async fn promote(replica: &Store) {

@@ -1,0 +1,239 @@
+//! The lists of accounts as items: how they are loaded, and what the front of an entry has.
+
+use std::collections::HashMap;
+
+use futures::future::BoxFuture;
+use microblog_record::{
+    Database, Error,
+    sql::{number, read},
+};
+use microblog_storage::{
+    Contents, Item, Loaded, Record,
+    transaction::{HISTORY, postgres_history, sqlite_history},
+};
+use sqlx::{AssertSqlSafe, any::AnyRow};
+
+use crate::{
+    graph::{Counts, List},
+    tables::{join, read_entry},
+};
+
+/// The most records of an entry: the newest of a longer list. It may have a fifth more until it is cut. A
+/// list that is no longer than that is whole in its entry.
+pub(crate) const RECORDS_MAX: usize = 10_000;
+
+/// The front of an entry: lengths of lists of the account.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Front([u32; Front::COUNTS]);
+
+impl Front {
+    const COUNTS: usize = 4;
+    /// The length in bytes.
+    pub(crate) const BYTES: usize = 4 * Self::COUNTS;
+
+    /// Returns the lists whose lengths the entry of a list has: its own, and those which a viewer's relation
+    /// to others needs, so that empty lists need not be looked at.
+    pub(crate) const fn lists(list: List) -> &'static [List] {
+        match list {
+            List::Following => &[List::Following, List::Mutuals, List::Blocks, List::Mutes],
+            List::Followers => &[List::Followers, List::BlockedBy],
+            List::Mutuals => &[List::Mutuals],
+            List::Blocks => &[List::Blocks],
+            List::BlockedBy => &[List::BlockedBy],
+            List::Mutes => &[List::Mutes],
+        }
+    }
+
+    /// Returns the front of the entry of a list.
+    pub(crate) fn of(list: List, length: impl Fn(List) -> u64) -> Self {
+        let mut counts = [0; Self::COUNTS];
+        for (count, &list) in counts.iter_mut().zip(Self::lists(list)) {
+            *count = u32::try_from(length(list)).unwrap_or(u32::MAX);
+        }
+        Self(counts)
+    }
+
+    /// Returns the length of a list, by the front of the entry of `of`; 0 if it does not have it.
+    pub(crate) fn length(self, of: List, list: List) -> usize {
+        let at = Self::lists(of).iter().position(|&known| known == list);
+        at.map_or(0, |at| self.0[at] as usize)
+    }
+
+    /// Returns the length of the list of the entry.
+    pub(crate) fn entries(self) -> usize {
+        self.0[0] as usize
+    }
+
+    /// Writes the bytes.
+    pub(crate) fn write(self) -> Vec<u8> {
+        self.0.iter().flat_map(|count| count.to_be_bytes()).collect()
+    }
+
+    /// Reads the bytes; `None` if there are too few.
+    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
+        let (counts, _) = bytes.get(..Self::BYTES)?.as_chunks::<4>();
+        let mut front = Self::default();
+        for (count, bytes) in front.0.iter_mut().zip(counts) {
+            *count = u32::from_be_bytes(*bytes);
+        }
+        Some(front)
+    }
+}
+
+impl Item for List {
+    fn kind(self) -> &'static str {
+        self.name()
+    }
+
+    fn records_max(self) -> usize {
+        RECORDS_MAX
+    }
+
+    fn load(self, database: &Database, id: u64) -> BoxFuture<'_, Result<Loaded, Error>> {
+        database.read("SELECT accounts", load(database, self, id))
+    }
+}
+
+/// Returns the statement that loads the entry of a list of an account, its parameter: a row of the account,
+/// and one for each entry.
+pub(crate) fn load_text(list: List, is_embedded: bool) -> String {
+    let history = if is_embedded { "'', '', 0, 0" } else { HISTORY };
+    let counts = |list: &List| format!(", COALESCE(accounts.{}, 0)", list.name());
+    let fronts = Front::lists(list);
+    let counts: String = fronts.iter().map(counts).collect();
+    let zeros = ", 0".repeat(fronts.len());
+    let (name, rows) = (list.name(), list.rows());
+    format!(
+        "SELECT 0, {history}, COALESCE(accounts.{name}_revision, 0){counts} FROM (SELECT 1 AS one) AS one \
+         LEFT JOIN accounts ON accounts.id = $1 UNION ALL \
+         SELECT peer, '', '', 0, since, 0{zeros} FROM (SELECT peer, since FROM {rows} WHERE owner = $1 \
+         ORDER BY since DESC LIMIT {RECORDS_MAX}) AS newest"
+    )
+}
+
+// One statement, so that all is of one snapshot: a row of the account, and one for each entry.
+async fn load(database: &Database, list: List, id: u64) -> Result<Loaded, sqlx::Error> {
+    let is_embedded = database.is_embedded();
+    let (fronts, text) = (Front::lists(list), load_text(list, is_embedded));
+    // The text is the same for each account, so it is prepared once.
+    let query = sqlx::query(AssertSqlSafe(text)).bind(number(id));
+    let rows = query.fetch_all(database.readers()).await?;
+    let (mut loaded, mut records) = (None, Vec::with_capacity(rows.len()));
+    for row in &rows {
+        let peer = read(row, 0)?;
+        if peer > 0 {
+            records.push(Record { id: peer, time_ms: read(row, 4)? });
+            continue;
+        }
+        let history =
+            if is_embedded { sqlite_history(database) } else { postgres_history(row, 1)? };
+        let lengths =
+            (0..fronts.len()).map(|at| read(row, 6 + at)).collect::<Result<Vec<_>, _>>()?;
+        let length = |list: List| {
+            let at = fronts.iter().position(|&known| known == list);
+            at.and_then(|at| lengths.get(at)).copied().unwrap_or_default()
+        };
+        loaded = Some((history, read(row, 5)?, Front::of(list, length)));
+    }
+    let (history, revision, front) = loaded.ok_or(sqlx::Error::RowNotFound)?;
+    records.sort_unstable();
+    let contents = Contents { front: front.write(), records: Record::write_all(records) };
+    Ok(Loaded { history, revision, contents })
+}
+
+/// Returns the statement that reads a page of a list behind a position. Its parameters are the account,
+/// the position as time and peer, and the number of entries.
+pub(crate) fn page_text(list: List, is_newest_first: bool) -> String {
+    let (rows, (order, behind)) = (
+        list.rows(),
+        match is_newest_first {
+            true => ("DESC", '<'),
+            false => ("ASC", '>'),
+        },
+    );
+    format!(
+        "SELECT peer, since FROM {rows} WHERE owner = $1 AND (since, peer) {behind} ($2, $3) \
+         ORDER BY since {order}, peer {order} LIMIT $4"
+    )
+}
+
+/// Returns the statement that reads the entries of an account's lists that are peers of a set.
+pub(crate) fn among_text(lists: &[List], id: u64, peers: &[u64]) -> String {
+    let peers = join(peers);
+    let select = |list: &List| {
+        let (number, rows) = (*list as usize, list.rows());
+        format!("SELECT {number}, peer, since FROM {rows} WHERE owner = {id} AND peer IN ({peers})")
+    };
+    lists.iter().map(select).collect::<Vec<_>>().join(" UNION ALL ")
+}
+
+/// Reads the entries of an account's lists that are peers of a set, in any order, in one statement.
+pub(crate) async fn among(
+    database: &Database,
+    lists: &[List],
+    id: u64,
+    peers: &[u64],
+) -> Result<Vec<(List, Record)>, Error> {
+    if peers.is_empty() {
+        return Ok(Vec::new());
+    }
+    let text = among_text(lists, id, peers);
+    let read = async {
+        let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(database.readers()).await?;
+        let entry = |row: &AnyRow| {
+            let number: u64 = read(row, 0)?;
+            let list = lists.iter().find(|&&list| list as u64 == number);
+            let list = list.ok_or_else(|| sqlx::Error::Decode("unknown list".into()))?;
+            Ok((*list, read_entry(row, 1)?))
+        };
+        rows.iter().map(entry).collect()
+    };
+    database.read("SELECT edges", read).await
+}
+
+/// Returns the statement that reads the lengths of lists of accounts.
+pub(crate) fn counts_text(ids: &[u64]) -> String {
+    let ids = join(ids);
+    format!("SELECT id, following, followers, mutuals FROM accounts WHERE id IN ({ids})")
+}
+
+/// Reads the lengths of the lists of accounts, by id. Those without a row have no lists.
+pub(crate) async fn counts_of(
+    database: &Database,
+    ids: &[u64],
+) -> Result<HashMap<u64, Counts>, Error> {
+    let text = counts_text(ids);
+    let read = async {
+        let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(database.readers()).await?;
+        let counts = |row: &AnyRow| {
+            let (following, followers) = (read(row, 1)?, read(row, 2)?);
+            Ok((read(row, 0)?, Counts { following, followers, mutuals: read(row, 3)? }))
+        };
+        rows.iter().map(counts).collect()
+    };
+    database.read("SELECT accounts", read).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_front_has_the_lengths_of_its_lists() {
+        for list in List::ALL {
+            let front = Front::of(list, |list| 7 + list as u64);
+            let read = Front::read(&front.write()).unwrap();
+            assert_eq!(read, front);
+            assert_eq!(Front::lists(list)[0], list);
+            for of in List::ALL {
+                let expected = if Front::lists(list).contains(&of) { 7 + of as usize } else { 0 };
+                assert_eq!(read.length(list, of), expected, "{of:?} in {list:?}");
+            }
+        }
+        assert_eq!(Front::read(&[0; Front::BYTES - 1]), None);
+        assert_eq!(
+            Front::of(List::Blocks, |_| u64::MAX).length(List::Blocks, List::Blocks),
+            u32::MAX as usize
+        );
+    }
+}

@@ -1,0 +1,83 @@
+//! The tables of the follow graph, and their statements. Ids and times are numbers below 2^53, so
+//! statements have them as text: those of a group of any size go out in one message.
+
+use std::fmt::{Display, Write as _};
+
+use microblog_domain::UserId;
+use microblog_record::{
+    Migration,
+    sql::{read, read_id},
+};
+use microblog_storage::{Record, feed::feed};
+use sqlx::any::AnyRow;
+
+use crate::graph::{Edge, EdgeKind, List};
+
+/// The migrations of the service.
+pub(crate) static MIGRATIONS: [Migration; 2] =
+    [feed(1), (2, "follow graph", include_str!("schema.sql"))];
+
+impl EdgeKind {
+    /// Returns the table.
+    pub(crate) const fn table(self) -> &'static str {
+        match self {
+            Self::Follow => "follows",
+            Self::Block => "blocks",
+            Self::Mute => "mutes",
+        }
+    }
+}
+
+impl List {
+    /// Returns the rows of the lists of this kind, as a table expression with the columns `owner`, `peer`
+    /// and `since`.
+    pub(crate) const fn rows(self) -> &'static str {
+        match self {
+            Self::Following => {
+                "(SELECT source AS owner, target AS peer, since FROM follows) AS rows"
+            }
+            Self::Followers => {
+                "(SELECT target AS owner, source AS peer, since FROM follows) AS rows"
+            }
+            Self::Mutuals => {
+                "(SELECT f.source AS owner, f.target AS peer, \
+                 CASE WHEN f.since > g.since THEN f.since ELSE g.since END AS since \
+                 FROM follows AS f CROSS JOIN follows AS g \
+                 WHERE g.source = f.target AND g.target = f.source) AS rows"
+            }
+            Self::Blocks => "(SELECT source AS owner, target AS peer, since FROM blocks) AS rows",
+            Self::BlockedBy => {
+                "(SELECT target AS owner, source AS peer, since FROM blocks) AS rows"
+            }
+            Self::Mutes => "(SELECT source AS owner, target AS peer, since FROM mutes) AS rows",
+        }
+    }
+}
+
+/// Joins numbers with commas.
+pub(crate) fn join(numbers: impl IntoIterator<Item = impl Display>) -> String {
+    let mut text = String::new();
+    for number in numbers {
+        let separator = if text.is_empty() { "" } else { ", " };
+        // Writing to a string does not fail.
+        let _ = write!(text, "{separator}{number}");
+    }
+    text
+}
+
+/// Returns edges as rows: `(4, 8), (8, 4)`.
+pub(crate) fn pairs<'a>(edges: impl IntoIterator<Item = &'a Edge>) -> String {
+    join(edges.into_iter().map(|Edge { from, to }| format!("({from}, {to})")))
+}
+
+/// Decodes an edge from two columns.
+pub(crate) fn read_edge(row: &AnyRow, column: usize) -> Result<Edge, sqlx::Error> {
+    let from = read_id(row, column, UserId::new)?;
+    Ok(Edge { from, to: read_id(row, column + 1, UserId::new)? })
+}
+
+/// Decodes an entry of a list from two columns: peer and time.
+pub(crate) fn read_entry(row: &AnyRow, column: usize) -> Result<Record, sqlx::Error> {
+    let id = read_id(row, column, UserId::new)?.get();
+    Ok(Record { id, time_ms: read(row, column + 1)? })
+}

@@ -448,7 +448,7 @@ async fn an_empty_redis_is_restored() {
 #[tokio::test]
 async fn a_lost_partition_is_restored_and_its_names_are_not_given_away() {
     for database in Database::both().await {
-        let system = start(Topology::Single, &database, &["--write-budget-ms=1000"]).await;
+        let system = start(Topology::Single, &database, &["--write-budget-ms=3000"]).await;
         let ids = import(&system, (0..50).map(|i| format!("user{i}"))).await;
         let ann = register(&system.client, "ann").await.id;
         let ids: Vec<u64> = ids.into_iter().chain([ann]).collect();
@@ -479,7 +479,7 @@ async fn a_lost_partition_is_restored_and_its_names_are_not_given_away() {
 #[tokio::test]
 async fn an_update_that_was_lost_is_not_undone_without_a_difference() {
     let database = Database::sqlite();
-    let system = start(Topology::Single, &database, &["--write-budget-ms=1000"]).await;
+    let system = start(Topology::Single, &database, &[]).await;
     let ann = register(&system.client, "ann").await.id;
     let lost = Partition::of_id(ann).number();
     database.has(&system.redis, &[ann]).await;

@@ -8,6 +8,7 @@ mod changes;
 mod common_lists;
 mod cost;
 mod deletion;
+mod kills;
 mod long_lists;
 mod losses;
 mod races;

@@ -113,6 +113,16 @@ impl Process {
         self.running.kill();
     }
 
+    /// Stops the process (SIGSTOP): connections stay open, and it does not answer.
+    pub fn pause(&self) {
+        self.running.signal(Signal::SIGSTOP);
+    }
+
+    /// Continues the process (SIGCONT).
+    pub fn resume(&self) {
+        self.running.signal(Signal::SIGCONT);
+    }
+
     /// Sends SIGTERM.
     pub fn terminate(&self) {
         self.running.signal(Signal::SIGTERM);

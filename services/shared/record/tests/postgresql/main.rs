@@ -8,7 +8,6 @@ mod locks;
 mod migrations;
 mod passwords;
 mod pooler;
-mod proxy;
 mod roles;
 mod standby;
 mod start_check;

@@ -3,11 +3,11 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use microblog_record::Database;
-use microblog_testkit::{PATIENCE, PostgresServer, eventually};
+use microblog_testkit::{PATIENCE, PostgresServer, Proxy, eventually};
 use sqlx::{Executor as _, Row as _};
 use tokio::time::timeout;
 
-use crate::{open_url, proxy::Proxy};
+use crate::open_url;
 
 /// The time within which calls go on after the address has moved: much less than the half hour for which
 /// the pool keeps a connection.
@@ -19,7 +19,7 @@ async fn at_a_standby() -> (PostgresServer, PostgresServer, Proxy, Database) {
     primary.sql("CREATE TABLE numbers (id BIGINT)");
     let standby = primary.start_standby().await;
     let proxy = Proxy::start(primary.port()).await;
-    let database = open_url(&proxy.url());
+    let database = open_url(&format!("postgres://postgres@127.0.0.1:{}/postgres", proxy.port()));
     write(&database).await.unwrap();
     // The primary stops, and is a standby when it starts again: its connections have ended.
     primary.sql(

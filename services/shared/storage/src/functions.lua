@@ -181,18 +181,53 @@ end
 -- Writes the mark of a primary: whatever the database had committed up to a position of the feed is
 -- applied to the entries of some partitions. Not if the server has another replication id than when the
 -- verifier began. The time is that of the server when the verifier began: what was committed later is not
--- in the mark.
+-- in the mark. Nor if the mark is another one by now: a writer has ended it.
 --
--- KEYS: mark. ARGV: replication id, history, position (with the time of its row), partitions (bits), time.
--- Returns 1 if it was
--- written, else 0.
+-- KEYS: mark. ARGV: replication id, history, position (with the time of its row), partitions (bits), time;
+-- replication id, history and position of the mark when the verifier began, '' if there was none.
+-- Returns 1 if it was written, else 0.
 local function mark(keys, args)
+  local known = redis.call('HMGET', keys[1], 'replication_id', 'history', 'position')
+  for at = 1, #known do
+    if (known[at] or '') ~= args[5 + at] then
+      return 0
+    end
+  end
   if replication_id() ~= args[1] then
     return 0
   end
   redis.call('HSET', keys[1], 'replication_id', args[1], 'history', args[2], 'position', args[3],
     'partitions', args[4], 'time', args[5])
   return 1
+end
+
+-- Ends a mark of another history. KEYS: mark. ARGV: history. Returns 1 if there was one, else 0.
+local function end_mark(keys, args)
+  local history = redis.call('HGET', keys[1], 'history')
+  if history and history ~= args[1] then
+    return redis.call('UNLINK', keys[1])
+  end
+  return 0
+end
+
+-- Renews the time of a mark: no later one was written, the server still has its replication id, and the
+-- mark is young enough to be relied on.
+--
+-- KEYS: mark. ARGV: replication id, history, position, time of the mark, its greatest age in seconds.
+-- Returns the new time in seconds, or 0.
+local function keep(keys, args)
+  local known = redis.call('HMGET', keys[1], 'replication_id', 'history', 'position', 'time')
+  local now = tonumber(redis.call('TIME')[1])
+  if replication_id() ~= args[1] or now - tonumber(args[4]) > tonumber(args[5]) then
+    return 0
+  end
+  for at = 1, #known do
+    if known[at] ~= args[at] then
+      return 0
+    end
+  end
+  redis.call('HSET', keys[1], 'time', now)
+  return now
 end
 
 -- Returns the server's own replication id ('' if it is no primary), its time in seconds, and the mark, if
@@ -213,4 +248,6 @@ register('apply', apply, 'allow-oom')
 register('lease', lease)
 register('install', install)
 register('mark', mark, 'allow-oom')
+register('end_mark', end_mark, 'allow-oom')
+register('keep', keep, 'allow-oom')
 register('read_mark', read_mark, 'allow-oom')

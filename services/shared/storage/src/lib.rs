@@ -15,6 +15,7 @@
 pub mod cache;
 pub mod entry;
 pub mod feed;
+mod keeper;
 mod lease;
 mod mark;
 mod metrics;

@@ -5,6 +5,11 @@ use microblog_keyspace::{Call, Error, key, redis::Value};
 
 use crate::{entry::History, feed::Point};
 
+/// The greatest age of a mark that is relied on, by the clock of the server that has it, in whole seconds. With
+/// the time that passes between two readings, and [`TRUSTED`](crate::trust), no read relies on one that is 15
+/// seconds old.
+pub(crate) const AGE_MAX_S: i64 = 12;
+
 /// What a primary tells of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Primary {
@@ -41,13 +46,34 @@ pub(crate) fn read_mark(key: &str) -> Call {
     Call::new("read_mark").key(key)
 }
 
-/// Returns the call that writes a mark.
-pub(crate) fn write_mark(key: &str, mark: &Mark) -> Call {
-    let Mark { replication_id, history, point: Point { position, time_ms }, partitions, time_s } =
-        mark;
-    let position = format!("{position} {time_ms}");
-    let call = Call::new("mark").key(key).arg(replication_id).arg(&history.0).arg(position);
-    call.arg(&partitions.0).arg(time_s)
+/// Returns the call that writes a mark in place of the one that was read.
+pub(crate) fn write_mark(key: &str, mark: &Mark, read: Option<&Mark>) -> Call {
+    let call = identified("mark", key, mark).arg(&mark.partitions.0).arg(mark.time_s);
+    match read {
+        Some(read) => call.arg(&read.replication_id).arg(&read.history.0).arg(position_of(read)),
+        None => call.arg("").arg("").arg(""),
+    }
+}
+
+/// Returns the call that ends a mark of another history.
+pub(crate) fn end_mark(key: &str, history: &History) -> Call {
+    Call::new("end_mark").key(key).arg(&history.0)
+}
+
+/// Returns the call that renews the time of a mark which is still this one and relied on. Its result is the
+/// new time, or 0.
+pub(crate) fn keep_mark(key: &str, mark: &Mark) -> Call {
+    identified("keep", key, mark).arg(mark.time_s).arg(AGE_MAX_S)
+}
+
+fn identified(function: &'static str, key: &str, mark: &Mark) -> Call {
+    let Mark { replication_id, history, .. } = mark;
+    Call::new(function).key(key).arg(replication_id).arg(&history.0).arg(position_of(mark))
+}
+
+fn position_of(mark: &Mark) -> String {
+    let Point { position, time_ms } = mark.point;
+    format!("{position} {time_ms}")
 }
 
 impl Primary {

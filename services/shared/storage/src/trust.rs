@@ -8,10 +8,11 @@
 //!
 //! A trusted read sees whatever was acknowledged before it began, unless in the last moments a store has
 //! failed over, a writer could not reach Redis, or the history was renewed: then it may be answered by the
-//! old primary, or from an entry that the verifier has yet to delete. A mark that nobody writes again is
-//! relied on for 15 seconds, and a second more.
+//! old primary, or from an entry that the verifier has yet to delete. A mark that nobody writes again, or
+//! keeps, is relied on for 15 seconds at most.
 
 use std::{
+    collections::BTreeSet,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -29,7 +30,7 @@ use tokio::{
 
 use crate::{
     entry::History,
-    mark::{PartitionSet, Primary, mark_key, read_mark},
+    mark::{AGE_MAX_S, PartitionSet, Primary, end_mark, mark_key, read_mark},
     tables::Tables,
     transaction::read_history,
 };
@@ -42,10 +43,6 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// How long a mark is relied on after it was asked for.
 const TRUSTED: Duration = Duration::from_secs(1);
-
-/// The greatest age of a mark that is relied on, by the clock of the server that has it, in whole seconds. With
-/// these and [`TRUSTED`], no read relies on one that is 15 seconds old.
-const AGE_MAX_S: i64 = 12;
 
 /// What a process knows of the primaries. Cheap to clone.
 #[derive(Clone)]
@@ -142,6 +139,30 @@ impl Trust {
         };
         self.inner.keyspace.reconnects() == trusted.reconnects
             && trusted.primary.replication_id.as_bytes() == id
+    }
+
+    /// Ends the trust of other processes in primaries of some partitions, unless it is of this history: they
+    /// do not know of it yet, and what is acknowledged next is not in the entries that they read.
+    pub(crate) async fn end_others(
+        &self,
+        history: &History,
+        partitions: BTreeSet<Partition>,
+    ) -> Result<(), Error> {
+        let is_of_history =
+            |at: Partition| self.of(at).is_some_and(|trusted| trusted.history == *history);
+        let unknown: Vec<_> = partitions.into_iter().filter(|&at| !is_of_history(at)).collect();
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        let Inner { keyspace, prefix, .. } = &*self.inner;
+        let mut batch = Batch::new();
+        for primary in keyspace.partitions_by_primary().await? {
+            let Some(&first) = primary.first() else { continue };
+            if unknown.iter().any(|at| primary.contains(at)) {
+                batch.call(first, end_mark(&mark_key(prefix, first), history));
+            }
+        }
+        keyspace.send(batch).await.map(drop)
     }
 
     /// Notes the history that a statement of the database told.

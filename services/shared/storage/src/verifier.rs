@@ -8,7 +8,7 @@
 //! 2. It applies the items of the feed behind that position, page by page: an older entry is deleted. For a
 //!    server that has not written the mark, up to the newest position; otherwise up to what was the newest
 //!    one 300 ms ago, since the writers apply what is newer.
-//! 3. It writes the mark, unless the server has another replication id by then.
+//! 3. It writes the mark, unless the server has another replication id, or another mark, by then.
 //!
 //! A primary without a mark of this history is gone over from where the last round ended that verified all
 //! primaries, if it was one of them: entries that it may have are newer than that. Otherwise, from where the
@@ -19,6 +19,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
@@ -34,6 +35,7 @@ use crate::{
     cache::{Applied, applied, apply},
     entry::{EntryKeys, History},
     feed::{self, Point, Positioned},
+    keeper::Keeper,
     lease::Lease,
     mark::{Mark, PartitionSet, Primary, mark_key, read_mark, write_mark},
     tables::Tables,
@@ -66,6 +68,12 @@ pub enum VerifyError {
     Cache(#[from] keyspace::Error),
 }
 
+impl VerifyError {
+    fn is_database_away(&self) -> bool {
+        matches!(self, Self::Database(error) if error.is_unavailable())
+    }
+}
+
 /// What a round has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Round {
@@ -89,6 +97,7 @@ pub struct Verifier {
     /// The newest positions of the last rounds of a history, with the time at which they were read.
     newest: (Option<History>, Vec<(Instant, Point)>),
     verified: Option<Verified>,
+    keeper: Arc<Keeper>,
 }
 
 /// The last round that verified all primaries.
@@ -118,29 +127,41 @@ struct Visited {
 impl Verifier {
     /// Returns the verifier of a keyspace, whose keys have a prefix.
     pub fn new(tables: Tables, keyspace: Keyspace, prefix: &'static str) -> Self {
-        Self { tables, keyspace, prefix, newest: Default::default(), verified: None }
+        let (newest, keeper) = (Default::default(), Arc::new(Keeper::new(keyspace.clone())));
+        Self { tables, keyspace, prefix, newest, verified: None, keeper }
     }
 
     /// Verifies, for ever, while this process is the one of its service that does. Removes what the feed has
-    /// from before its retention.
+    /// from before its retention. While the database is away, keeps the marks.
     pub async fn run(mut self) {
-        let lease = Lease::new("verifier");
+        let (lease, keeper) = (Lease::new("verifier"), self.keeper.clone());
         let round = async move || {
-            if !lease.take(self.tables.database().await?).await? {
-                // Another process goes on, and may remove what these are about.
-                (self.newest, self.verified) = Default::default();
-                return Ok(());
+            let ended = self.round_under(&lease).await;
+            if ended.as_ref().is_err_and(|error| !error.is_database_away()) {
+                self.keeper.forget();
             }
-            let round = self.round().await?;
-            if round.renewed {
-                tracing::warn!("the whole cache was discarded: it may lack too many changes");
-            }
-            if let Some(point) = round.verified {
-                self.purge(point).await?;
-            }
-            Ok::<_, VerifyError>(())
+            ended
         };
-        microblog_chassis::run_periodically("verifying the cache", PERIOD, round).await;
+        let rounds = microblog_chassis::run_periodically("verifying the cache", PERIOD, round);
+        tokio::join!(rounds, keeper.run());
+    }
+
+    // Does a round if this process has the lease, or gets it.
+    async fn round_under(&mut self, lease: &Lease) -> Result<(), VerifyError> {
+        if !lease.take(self.tables.database().await?).await? {
+            // Another process goes on, and may remove what these are about.
+            (self.newest, self.verified) = Default::default();
+            self.keeper.forget();
+            return Ok(());
+        }
+        let round = self.round().await?;
+        if round.renewed {
+            tracing::warn!("the whole cache was discarded: it may lack too many changes");
+        }
+        if let Some(point) = round.verified {
+            self.purge(point).await?;
+        }
+        Ok(())
     }
 
     // Keeps what a primary that is away may lack for as long as callers may continue the feed.
@@ -292,6 +313,7 @@ impl Verifier {
 
     // Ends all entries. Without the marks, which would be relied on until they are old.
     async fn renew(&self, visited: &mut [Visited]) -> Result<Round, VerifyError> {
+        self.keeper.forget();
         for one in visited {
             let unlink = cmd("UNLINK").arg(&one.mark_key).take();
             let _: Result<u64, _> = one.connection.query(&unlink, UNLINK_TIMEOUT).await;
@@ -371,12 +393,13 @@ impl Verifier {
         }
     }
 
-    // Writes the marks. Returns how many were written.
+    // Writes the marks. Returns how many were written. Only these may be kept: what was not applied to the
+    // others must not be taken for verified.
     async fn mark(&self, history: &History, visited: &mut [Visited]) -> usize {
         let marked = visited.iter_mut().map(async |one| {
             let Primary { replication_id, time_s, .. } = &one.primary;
             if !one.is_verified || replication_id.is_empty() {
-                return false;
+                return None;
             }
             let mark = Mark {
                 replication_id: replication_id.clone(),
@@ -385,11 +408,14 @@ impl Verifier {
                 partitions: PartitionSet::of(&one.partitions),
                 time_s: *time_s,
             };
-            let calls = [write_mark(&one.mark_key, &mark)];
+            let calls = [write_mark(&one.mark_key, &mark, one.primary.mark.as_ref())];
             let results = self.keyspace.call_each_on(&mut one.connection, &calls).await;
-            let result = results.ok().and_then(|mut results| results.pop()?.ok());
-            result.is_some_and(|result| decode::<u8>(result).is_ok_and(|written| written == 1))
+            let written: u8 = decode(results.ok()?.pop()?.ok()?).ok()?;
+            (written == 1).then(|| (one.mark_key.clone(), mark))
         });
-        join_all(marked).await.into_iter().filter(|&marked| marked).count()
+        let marks: Vec<_> = join_all(marked).await.into_iter().flatten().collect();
+        let count = marks.len();
+        self.keeper.note(marks);
+        count
     }
 }

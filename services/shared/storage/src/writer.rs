@@ -278,6 +278,7 @@ impl<G: Group> Work<G> {
         // Nothing was committed. The connection is closed, unless it answers soon.
         let unavailable = |_elapsed| Failure::Final(WriteError::Unavailable(None));
         let (transaction, Decided { outcomes, changes, feed }) = decided.map_err(unavailable)??;
+        let history = transaction.history().clone();
         if feed.is_empty() {
             // Nothing was written: the locks end before the cache is asked.
             drop(transaction);
@@ -300,6 +301,11 @@ impl<G: Group> Work<G> {
         match weights.max().is_some_and(|weight| weight > GROUP_MAX) {
             true => self.remove(changes.iter().map(|change| &change.keys)).await,
             false => self.apply(&changes).await,
+        }
+        let partitions = changes.iter().map(|change| change.keys.partition);
+        let ended = self.trust.end_others(&history, partitions.collect());
+        if !matches!(timeout(APPLY_TIMEOUT, ended).await, Ok(Ok(()))) {
+            tracing::warn!("marks of another history not ended in the cache");
         }
         Ok(outcomes)
     }

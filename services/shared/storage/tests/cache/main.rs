@@ -3,5 +3,6 @@
 
 mod changes;
 mod leases;
+mod marks;
 mod same_bytes;
 mod support;

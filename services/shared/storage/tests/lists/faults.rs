@@ -1,13 +1,14 @@
 //! Transactions whose end is not known, and stores that are away.
 
-use std::task::Poll;
+use std::{task::Poll, time::Duration};
 
 use futures::future::join_all;
-use microblog_storage::WriteError;
+use microblog_domain::Partition;
+use microblog_storage::{Part, WriteError};
 use microblog_testkit::{Database as Server, PATIENCE, RedisServer, Store, Topology, eventually};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
-use crate::lists::{Add, Process};
+use crate::lists::{Add, ListItem, Members, Process};
 
 #[tokio::test]
 async fn a_commit_without_an_answer_removes_the_entries_and_may_be_repeated() {
@@ -111,6 +112,65 @@ async fn a_silent_database_fails_calls_in_time() {
     eventually("writes go on", PATIENCE, async || add(24).await.is_ok()).await;
     let (_, members) = process.stored(4).await;
     assert_eq!(members.iter().map(|member| member.id).collect::<Vec<_>>(), [8, 24]);
+}
+
+/// For longer than a mark is relied on that nobody keeps: it is silent, and then gone.
+#[tokio::test]
+async fn reads_go_on_while_the_database_is_away() {
+    let (server, redis) = (Server::postgres().await, Store::start(Topology::Cluster).await);
+    let process = Process::start(&server, &redis).await;
+    process.writer.write(Add { list: 4, member: 8 }).await.unwrap();
+    let verifier = tokio::spawn(process.verifier().run());
+    process.trusted(4).await;
+    process.load(4).await;
+    let Server::Postgres(postgres) = &server else { unreachable!("it is PostgreSQL") };
+    let reads_for = async |seconds| {
+        let until = Instant::now() + Duration::from_secs(seconds);
+        while Instant::now() < until {
+            assert_eq!(process.read(4).await, [8]);
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    postgres.pause();
+    reads_for(16).await;
+    let miss = Part { item: ListItem, id: 8, view: Members };
+    assert!(process.reader.read(&miss).await.is_err(), "what is not cached cannot be read");
+    postgres.resume();
+    postgres.kill();
+    reads_for(5).await;
+    postgres.restart().await;
+    let add = async || process.writer.write(Add { list: 4, member: 12 }).await.is_ok();
+    eventually("writes go on", PATIENCE, add).await;
+    assert_eq!(process.read(4).await, [8, 12]);
+    verifier.abort();
+}
+
+/// A process that does not know of the other history yet must not read on from the entries of this one.
+#[tokio::test]
+async fn a_write_in_another_history_ends_the_marks_of_the_last() {
+    let (server, redis) = (Server::postgres().await, Store::start(Topology::Single).await);
+    let (process, other) =
+        (Process::start(&server, &redis).await, Process::start(&server, &redis).await);
+    process.writer.write(Add { list: 4, member: 8 }).await.unwrap();
+    process.verified(&mut process.verifier()).await;
+    other.trusted(4).await;
+    let marks = async || {
+        let keys = microblog_keyspace::redis::cmd("KEYS").arg("rel:*:mark").take();
+        let keys: Vec<String> =
+            keys.query_async(&mut redis.nodes()[0].admin().await).await.unwrap();
+        keys.len()
+    };
+    process.writer.write(Add { list: 4, member: 12 }).await.unwrap();
+    assert_eq!(marks().await, 1, "of this history");
+    let renew = "UPDATE history SET random = random + 1";
+    sqlx::query(renew).execute(process.database.writers()).await.unwrap();
+    process.writer.write(Add { list: 4, member: 16 }).await.unwrap();
+    assert_eq!(marks().await, 0);
+    eventually("the other process trusts no more", PATIENCE, async || {
+        other.trust.of(Partition::of_id(4)).is_none()
+    })
+    .await;
+    assert_eq!(other.read(4).await, [8, 12, 16]);
 }
 
 #[tokio::test]

@@ -31,7 +31,7 @@
 
 use crate::cache::{Entry, Server};
 use crate::rules::Rule;
-use crate::system::{Loader, Place, Replication, Round, Stage, State, System};
+use crate::system::{Loader, Place, Presence, Replication, Round, Stage, State, System};
 
 impl System {
     /// Returns the first invariant that `state` violates.
@@ -121,6 +121,7 @@ impl System {
             && state.loaders.iter().all(|loader| *loader == Loader::Idle)
             && state.verifiers.iter().all(|verifier| verifier.round == Round::Idle)
             && state.late.is_none()
+            && state.presence != Presence::Away
             && state.pending.is_none()
             && (!self.scenario.cache_failover
                 || matches!(state.replication, Replication::Promoted | Replication::Replaced))

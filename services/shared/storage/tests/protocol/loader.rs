@@ -2,7 +2,7 @@
 
 use crate::cache::{self, Entry};
 use crate::rules::Rule;
-use crate::system::{Loader, Place, State, Steps, System};
+use crate::system::{Loader, Place, Presence, State, Steps, System};
 
 /// The token of a lease whose load has ended.
 const ENDED: u8 = 0;
@@ -77,6 +77,9 @@ impl System {
     }
 
     fn read(&self, number: usize, place: Place, leased: bool, steps: &mut Steps<'_>) {
+        if steps.state.presence == Presence::Away {
+            return;
+        }
         let database = &steps.state.database;
         let found = database.history;
         let Place { item, history, .. } = place;

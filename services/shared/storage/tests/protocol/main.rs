@@ -10,8 +10,9 @@
 //! Assumptions: a database that was replaced answers with errors; a server of the cache executes a
 //! function in one step, and its replica has an earlier state of it as a whole; the old primary
 //! stays reachable after a failover of the cache, and each process may use either server in each
-//! step, but the verifier in a round; FLUSHALL deletes entries and mark together; the feed keeps a row
-//! for longer than a replica lags that is promoted; a history ends once. The cache has one primary in
+//! step, but the verifier in a round; whoever finds the database away is right, and no primary of the
+//! cache is cut off then; FLUSHALL deletes entries and mark together; the feed keeps a row for longer
+//! than a replica lags that is promoted; a history ends once. The cache has one primary in
 //! each round of a verifier, so each round that writes a mark marks all primaries.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
@@ -63,6 +64,7 @@ const QUIET: Scenario = Scenario {
     renewal: false,
     expiry: false,
     feed_deleted: false,
+    away: false,
     restarts: false,
 };
 const VERIFIED: Scenario = Scenario { verifiers: 1, ..QUIET };
@@ -81,12 +83,16 @@ const CACHE_FAILOVER: Scenario = Scenario { cache_failover: true, old_primary: t
 const CACHE_FAILOVER_EXPIRY: Scenario = Scenario { expiry: true, ..CACHE_FAILOVER };
 const DATABASE_FAILOVER: Scenario = Scenario { database_failover: Some(1), ..VERIFIED };
 const TWO_VERIFIERS: Scenario = Scenario { verifiers: 2, ..DATABASE_FAILOVER };
+const FLUSHED_VERIFIERS: Scenario =
+    Scenario { flushes: true, database_failover: Some(0), ..TWO_VERIFIERS };
 const LOST_CHANGE: Scenario = Scenario { writers: [ONE, OTHER], ..DATABASE_FAILOVER };
 const RENEWAL: Scenario = Scenario { renewal: true, ..VERIFIED };
 const DATABASE_FAILOVER_EXPIRY: Scenario = Scenario { expiry: true, ..DATABASE_FAILOVER };
 const FLUSHED: Scenario = Scenario { flushes: true, restarts: true, crashes: true, ..VERIFIED };
 const FLUSHED_DELETED: Scenario = Scenario { feed_deleted: true, ..FLUSHED };
 const FLUSHED_FAILOVER: Scenario = Scenario { flushes: true, restarts: true, ..CACHE_FAILOVER };
+const AWAY: Scenario = Scenario { away: true, expiry: true, ..VERIFIED };
+const AWAY_FAILOVER: Scenario = Scenario { database_failover: Some(1), ..AWAY };
 const RENEWED: Scenario = Scenario { feed_deleted: true, ..CACHE_FAILOVER };
 
 /// Searches a scenario and prints what it found.
@@ -169,6 +175,9 @@ scenarios! {
     flushed_failover: FLUSHED_FAILOVER;
     failover_of_the_database_with_expiry: DATABASE_FAILOVER_EXPIRY;
     renewed: RENEWED;
+    away: Scenario { writers: [ONE, OTHER], crashes: true, lost_answers: true, ..AWAY };
+    away_beside_a_failover_of_the_database: AWAY_FAILOVER;
+    away_beside_a_failover_of_the_cache: Scenario { cache_failover: true, ..AWAY };
 }
 
 needed_rules! {
@@ -190,7 +199,7 @@ needed_rules! {
     without_history_in_key: HistoryInKey, DATABASE_FAILOVER, "I4";
     without_feed_in_order: FeedInOrder, TWO_ITEMS, "I3";
     without_begin_from_mark: BeginFromMark, CACHE_FAILOVER, "I3";
-    without_other_history_from_start: OtherHistoryFromStart, TWO_VERIFIERS, "I3";
+    without_other_history_from_start: OtherHistoryFromStart, FLUSHED_VERIFIERS, "I3";
     without_id_before_feed: IdBeforeFeed, CACHE_FAILOVER, "I3";
     without_verify_one_server: VerifyOneServer, CACHE_FAILOVER, "I3";
     without_mark_time_before_feed: MarkTimeBeforeFeed, CACHE_FAILOVER_EXPIRY, "I1";
@@ -204,5 +213,8 @@ needed_rules! {
     without_delete_verified_only: DeleteVerifiedOnly, FLUSHED_DELETED, "I3";
     without_no_mark_from_last_round: NoMarkFromLastRound, FLUSHED, "I3";
     without_last_round_of_server: LastRoundOfServer, FLUSHED_FAILOVER, "I3";
+    without_keep_while_away: KeepWhileAway, CACHE_FAILOVER_EXPIRY, "I1";
+    without_acknowledge_in_marked: AcknowledgeInMarked, AWAY_FAILOVER, "I1";
+    without_replace_read_mark: ReplaceReadMark, AWAY_FAILOVER, "I1";
     without_trust_expires: TrustExpires, CACHE_FAILOVER_EXPIRY, "I1";
 }

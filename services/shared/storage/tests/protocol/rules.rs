@@ -68,6 +68,12 @@ pub(crate) enum Rule {
     TrustOwnId,
     /// A mark counts for a limited time.
     TrustExpires,
+    /// The time of a mark is renewed without a round only while the database is away.
+    KeepWhileAway,
+    /// A writer removes the marks of other histories before it acknowledges.
+    AcknowledgeInMarked,
+    /// A verifier replaces only the mark that it has read.
+    ReplaceReadMark,
     /// A mark counts only for entries that are read from the same server: a reconnect ends trust.
     TrustOneServer,
 }

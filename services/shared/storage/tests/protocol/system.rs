@@ -50,10 +50,24 @@ pub(crate) struct Scenario {
     pub(crate) renewal: bool,
     /// All marks expire once.
     pub(crate) expiry: bool,
+    /// The database is away once.
+    pub(crate) away: bool,
     /// Verifiers forget where their last rounds ended.
     pub(crate) restarts: bool,
     /// The feed is deleted up to its end: later rows are of items that are left out.
     pub(crate) feed_deleted: bool,
+}
+
+/// Whether the database answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) enum Presence {
+    /// It does.
+    #[default]
+    Present,
+    /// It does not: nothing is read or committed.
+    Away,
+    /// It does again.
+    Back,
 }
 
 /// How far the failover of the cache is.
@@ -171,6 +185,8 @@ pub(crate) struct Verifier {
     pub(crate) verified: Option<Verified>,
     /// The replication id that it read.
     pub(crate) id: u8,
+    /// The mark that it read.
+    pub(crate) read: Option<Mark>,
     /// The history that it knows.
     pub(crate) history: u8,
     /// The position from which it reads the feed; `None` is the beginning of the feed.
@@ -241,7 +257,9 @@ pub(crate) struct State {
     /// Whether a reader trusts a server, by server and history. It may have learned of the mark
     /// earlier; without it, the trust ends when the mark expires.
     pub(crate) trusted: [[bool; HISTORIES]; 2],
-    /// The time, from 1.
+    /// Whether the database is away.
+    pub(crate) presence: Presence,
+    /// The time: 1, and 2 when all marks of 1 have expired.
     pub(crate) now: u8,
     /// The writers.
     pub(crate) writers: [Writer; PROCESSES],
@@ -262,6 +280,16 @@ impl State {
             Replication::Promoted => 0..2,
             Replication::Replaced => 1..2,
             Replication::Empty | Replication::Copied => 0..1,
+        }
+    }
+
+    /// Ends the absence of the database. Marks that were kept expire as others do.
+    fn comes_back(&mut self) {
+        if self.presence == Presence::Away {
+            self.presence = Presence::Back;
+        }
+        for mark in self.servers.iter_mut().filter_map(|server| server.mark.as_mut()) {
+            mark.time = mark.time.min(self.now);
         }
     }
 
@@ -326,7 +354,7 @@ fn trust(state: &mut State, rules: Rules) {
         let Server { id, mark, .. } = state.servers[server];
         if let Some(mark) = mark
             && (mark.id == id || !rules.has(Rule::TrustOwnId))
-            && (mark.time == state.now || !rules.has(Rule::TrustExpires))
+            && (mark.time >= state.now || !rules.has(Rule::TrustExpires))
         {
             state.trusted[server][usize::from(mark.history)] = true;
         }
@@ -451,6 +479,20 @@ impl System {
 
     fn database_steps(&self, steps: &mut Steps<'_>) {
         let state = *steps.state;
+        match state.presence {
+            Presence::Present if self.scenario.away => {
+                let mut after = state;
+                after.presence = Presence::Away;
+                after.writers.iter_mut().for_each(Writer::database_failed);
+                steps.add("goes away", None, after);
+            }
+            Presence::Away => {
+                let mut after = state;
+                after.comes_back();
+                steps.add("comes back", None, after);
+            }
+            Presence::Present | Presence::Back => {}
+        }
         if let Some(call) = state.pending {
             let mut after = state;
             after.pending = None;
@@ -486,6 +528,7 @@ impl System {
 
     fn database_failover(&self, lost: u8, mut state: State) -> State {
         state.database.fail_over(lost);
+        state.comes_back();
         state.pending = None;
         let kept = state.database.commits(1).iter();
         state.acknowledged.retain(kept.fold(0, |kept, commit| kept | 1 << commit.operation));

@@ -2,18 +2,23 @@
 
 use crate::cache::{self, Change, ITEMS, Mark, Server};
 use crate::rules::Rule;
-use crate::system::{Place, Round, Scenario, Steps, System, Verified, Verifier};
+use crate::system::{Place, Presence, Round, Scenario, Steps, System, Verified, Verifier};
 
 impl System {
     /// Adds what verifier `number` may do.
     pub(crate) fn verifier_steps(&self, number: usize, steps: &mut Steps<'_>) {
         let verifier = steps.state.verifiers[number];
-        if verifier.round == Round::Begun {
+        let is_away = steps.state.presence == Presence::Away;
+        if is_away || !self.rules.has(Rule::KeepWhileAway) {
+            self.keep_marks(steps);
+        }
+        if verifier.round == Round::Begun && !is_away {
             self.read_feed(number, steps);
         }
         for server in steps.state.reachable() {
             let item = verifier.left.trailing_zeros() as u8;
             match verifier.round {
+                Round::Idle if is_away => {}
                 Round::Idle => {
                     let present = steps.state.database.history;
                     let is_present = self.rules.has(Rule::HistoryAfterMark);
@@ -41,6 +46,21 @@ impl System {
         }
     }
 
+    /// Renews the time of a mark that counts.
+    fn keep_marks(&self, steps: &mut Steps<'_>) {
+        for server in steps.state.reachable() {
+            let mut after = *steps.state;
+            let (now, Server { id, mark, .. }) = (after.now, &mut after.servers[server]);
+            if let Some(mark) = mark.as_mut().filter(|mark| (mark.id, mark.time) == (*id, now))
+                && now == 1
+            {
+                mark.time = 2;
+                let place = Place { server, item: 0, history: mark.history };
+                steps.add("keeps the mark", Some(place), after);
+            }
+        }
+    }
+
     /// Reads the time, the replication id and the mark, and then the history, which is that of `place`.
     /// It is one step: had the first three been read earlier, the mark would only be an older one.
     fn begin_round(&self, number: usize, place: Place, steps: &mut Steps<'_>) {
@@ -51,6 +71,7 @@ impl System {
         *verifier = Verifier {
             round: Round::Begun,
             id: after.servers[server].id,
+            read: after.servers[server].mark,
             history,
             from: self.start(*verifier, after.servers[server], history, database.end()),
             time: if self.rules.has(Rule::MarkTimeBeforeFeed) { after.now } else { 0 },
@@ -145,7 +166,8 @@ impl System {
             position: target,
             time: if self.rules.has(Rule::MarkTimeBeforeFeed) { time } else { now },
         };
-        let written = cache::set_mark(mark, *server_id, new);
+        let is_read = *mark == verifier.read || !self.rules.has(Rule::ReplaceReadMark);
+        let written = is_read && cache::set_mark(mark, *server_id, new);
         let last = Verified { id: new.id, history, position: target };
         let is_kept = written && self.keeps_last_round();
         after.verifiers[number] = verifier.idle(if is_kept { Some(last) } else { verified });

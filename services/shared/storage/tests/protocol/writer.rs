@@ -2,7 +2,7 @@
 
 use crate::cache::{Change, ITEMS};
 use crate::rules::Rule;
-use crate::system::{Call, Late, PROCESSES, Place, Stage, State, Steps, System, Writer};
+use crate::system::{Call, Late, PROCESSES, Place, Presence, Stage, State, Steps, System, Writer};
 
 /// All servers, one bit each.
 const ALL_SERVERS: u8 = 0b11;
@@ -12,6 +12,7 @@ impl System {
     pub(crate) fn writer_steps(&self, number: usize, steps: &mut Steps<'_>) {
         let writer = steps.state.writers[number];
         match writer.stage {
+            Stage::Start if steps.state.presence == Presence::Away => {}
             Stage::Start => self.begin(number, steps),
             Stage::Early => self.apply_early(number, steps),
             Stage::Locked if !self.rules.has(Rule::FeedInOrder) => {
@@ -186,6 +187,13 @@ impl System {
         writer.stage = Stage::Applying;
         writer.left &= !(1 << place.item);
         writer.confirmed &= 1 << place.server;
+        let mark = &mut state.servers[place.server].mark;
+        if mark.is_some_and(|mark| mark.history != place.history)
+            && self.rules.has(Rule::AcknowledgeInMarked)
+        {
+            *mark = None;
+        }
+        let writer = &mut state.writers[number];
         if writer.left == 0 {
             self.finish(number, true, state);
         }

@@ -8,7 +8,7 @@ use std::{
     os::unix::process::CommandExt as _,
     path::PathBuf,
     process::{Child, Command, Stdio},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
 use tempfile::TempDir;
@@ -56,6 +56,8 @@ pub struct PostgresServer {
     settings: &'static [&'static str],
     directory: TempDir,
     running: Mutex<Option<ChildProcess>>,
+    /// What its data directory is a copy of.
+    _template: Option<Arc<Self>>,
 }
 
 /// Locks on tables. Dropping them ends their transaction.
@@ -125,8 +127,8 @@ impl PostgresServer {
     }
 
     fn new(installation: Installation, settings: &'static [&'static str]) -> Self {
-        let server = Self::empty(installation, settings);
-        server.init_data_dir();
+        let mut server = Self::empty(installation, settings);
+        server._template = Some(server.copy_template());
         server
     }
 
@@ -137,7 +139,7 @@ impl PostgresServer {
             account.chown(directory.path());
         }
         let (port, running) = (free_port(), Mutex::default());
-        Self { port, installation, settings, directory, running }
+        Self { port, installation, settings, directory, running, _template: None }
     }
 
     /// Returns the port.
@@ -243,6 +245,24 @@ impl PostgresServer {
     /// Returns the server's log.
     pub fn log(&self) -> String {
         fs::read_to_string(self.log_file()).unwrap_or_default()
+    }
+
+    // Copies the data directory of a server that was never started. It takes a fifth of the time of `initdb`.
+    // The servers of a test process share it, and its system identifier, as long as there is one.
+    fn copy_template(&self) -> Arc<Self> {
+        static TEMPLATE: Mutex<Weak<PostgresServer>> = Mutex::new(Weak::new());
+        let mut known = TEMPLATE.lock().unwrap_or_else(PoisonError::into_inner);
+        let template = known.upgrade().unwrap_or_else(|| {
+            let server = Self::empty(self.installation.clone(), self.settings);
+            server.init_data_dir();
+            Arc::new(server)
+        });
+        *known = Arc::downgrade(&template);
+        drop(known);
+        let mut copy = Command::new("cp");
+        copy.arg("-a").args([template.data(), self.data()]);
+        assert!(copy.status().is_ok_and(|status| status.success()), "copy the data directory");
+        template
     }
 
     // Creates the data directory with `initdb`.

@@ -76,13 +76,14 @@ impl Load {
 
     /// Waits until a call has failed with a reason since an earlier moment of the log.
     pub(crate) async fn failed_with(&self, reason: &str, since: usize) {
-        self.failures(reason, 1, since).await;
+        self.failures(&[reason], 1, since).await;
     }
 
-    /// Waits until this many calls have failed with a reason since an earlier moment of the log.
-    pub(crate) async fn failures(&self, reason: &str, count: usize, since: usize) {
-        let what = format!("{count} calls fail with {reason}");
-        let failed = async || self.shared.log.count(reason, since) >= count;
+    /// Waits until this many calls have failed with one of these reasons since an earlier moment of the log.
+    pub(crate) async fn failures(&self, reasons: &[&str], count: usize, since: usize) {
+        let what = format!("{count} calls fail with {}", reasons.join(" or "));
+        let of_reason = |reason: &&str| self.shared.log.count(reason, since);
+        let failed = async || reasons.iter().map(of_reason).sum::<usize>() >= count;
         eventually(&what, PROGRESS, failed).await;
     }
 

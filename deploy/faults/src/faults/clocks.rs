@@ -46,7 +46,7 @@ async fn shifted(trial: &mut Trial, clocks: &[Clock], offset: i64) -> Result<Bit
     if issues {
         trial.meanwhile().await;
     } else {
-        trial.load.failures("CLOCK_AHEAD", FAILED, since).await;
+        trial.load.failures(&["CLOCK_AHEAD"], FAILED, since).await;
     }
     set(0)?;
     let repaired = trial.system.repair().await?;

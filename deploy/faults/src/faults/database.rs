@@ -11,8 +11,11 @@ use crate::{
     trial::{Bite, Fault, Trial},
 };
 
-/// Calls that fail meanwhile.
-const FAILED: usize = 20;
+/// How calls fail without the database: those that also write to Redis, and those of the follow graph.
+const FAILURES: [&str; 2] = ["NOT_RECORDED", "STORE_UNAVAILABLE"];
+
+/// Calls that fail meanwhile. Callers repeat a change, so that most of them wait in the end.
+const FAILED: usize = 10;
 const REPEATED: usize = 20;
 
 /// Returns these faults.
@@ -21,14 +24,14 @@ pub(super) fn all() -> Vec<Fault> {
         Fault::new(
             "database-killed",
             "PostgreSQL is killed (SIGKILL), and starts again",
-            "NOT_RECORDED",
+            "NOT_RECORDED, STORE_UNAVAILABLE",
             separate(),
             |trial| Box::pin(killed(trial)),
         ),
         Fault::new(
             "database-frozen",
             "PostgreSQL stops (SIGSTOP), and goes on",
-            "NOT_RECORDED",
+            "NOT_RECORDED, STORE_UNAVAILABLE",
             separate(),
             |trial| Box::pin(frozen(trial)),
         ),
@@ -42,7 +45,7 @@ pub(super) fn all() -> Vec<Fault> {
         Fault::new(
             "database-read-only",
             "PostgreSQL accepts no writes, as with a full disk, and accepts them again",
-            "NOT_RECORDED",
+            "NOT_RECORDED, STORE_UNAVAILABLE",
             separate(),
             |trial| Box::pin(read_only(trial)),
         ),
@@ -62,7 +65,7 @@ async fn killed(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
     let since = trial.load.shared.log.len();
     database(trial)?.kill();
-    trial.load.failures("NOT_RECORDED", FAILED, since).await;
+    trial.load.failures(&FAILURES, FAILED, since).await;
     database(trial)?.restart().await;
     end(trial, since).await
 }
@@ -72,7 +75,7 @@ async fn frozen(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
     let since = trial.load.shared.log.len();
     database(trial)?.pause();
-    trial.load.failures("NOT_RECORDED", FAILED, since).await;
+    trial.load.failures(&FAILURES, FAILED, since).await;
     database(trial)?.resume();
     end(trial, since).await
 }
@@ -95,7 +98,7 @@ async fn read_only(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
     let since = trial.load.shared.log.len();
     set_read_only(trial, true)?;
-    trial.load.failures("NOT_RECORDED", FAILED, since).await;
+    trial.load.failures(&FAILURES, FAILED, since).await;
     set_read_only(trial, false)?;
     end(trial, since).await
 }
@@ -129,8 +132,9 @@ async fn failed_over(trial: &mut Trial) -> Result<Bite> {
 
 async fn end(trial: &Trial, since: usize) -> Result<Bite> {
     trial.after().await;
-    let rejected = trial.load.shared.log.count("NOT_RECORDED", since);
-    Ok(Bite::Seen(format!("{rejected} calls NOT_RECORDED")))
+    let [not_recorded, unavailable] =
+        FAILURES.map(|reason| trial.load.shared.log.count(reason, since));
+    Ok(Bite::Seen(format!("{not_recorded} calls NOT_RECORDED, {unavailable} STORE_UNAVAILABLE")))
 }
 
 /// Returns the PostgreSQL of a setup that has it.

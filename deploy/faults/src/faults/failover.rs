@@ -104,7 +104,7 @@ async fn replicated(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
     let since = trial.load.shared.log.len();
     cut(trial).await?;
-    trial.load.failures("NOT_REPLICATED", FAILED, since).await;
+    trial.load.failures(&["NOT_REPLICATED"], FAILED, since).await;
     fail_over(trial).await?;
     end(trial, since, &["NOT_REPLICATED", "RECOVERING"]).await
 }
@@ -126,7 +126,7 @@ async fn before_commit(trial: &mut Trial) -> Result<Bite> {
     let tables = SCHEMAS.map(|schema| format!("{schema}.journal_positions"));
     let locks = database(trial)?.lock_tables(&tables).await;
     cut(trial).await?;
-    trial.load.failures("NOT_RECORDED", FAILED, since).await;
+    trial.load.failures(&["NOT_RECORDED"], FAILED, since).await;
     fail_over(trial).await?;
     drop(locks);
     end(trial, since, &["NOT_RECORDED"]).await

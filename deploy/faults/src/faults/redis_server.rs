@@ -159,7 +159,7 @@ async fn full(trial: &mut Trial) -> Result<Bite> {
         cmd("CONFIG").arg("SET").arg("maxmemory").arg(bytes).exec_async(connection).await
     };
     limit(&mut connection, 1).await?;
-    trial.load.failures("STORE_FULL", FAILED, since).await;
+    trial.load.failures(&["STORE_FULL"], FAILED, since).await;
     limit(&mut connection, 0).await?;
     trial.after().await;
     let rejected = trial.load.shared.log.count("STORE_FULL", since);

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use microblog_proto::relation::{self as pb, EdgeList};
 use microblog_testkit::{
-    Database, PATIENCE, PostgresServer, Process, Proxy, RedisServer, Store, Topology, eventually,
-    redis::cmd,
+    Database, PATIENCE, PostgresServer, Process, Proxy, RedisServer, Store, TableLocks, Topology,
+    eventually, redis::cmd,
 };
 use tokio::task::JoinHandle;
 
@@ -116,6 +116,16 @@ impl Pair {
         let mut client = self.victim_client.clone();
         let request = list_of(EdgeList::Followers, user_id, 0);
         tokio::spawn(async move { client.list_edges(request).await.is_ok() })
+    }
+
+    /// Has the victim take the lease on the followers of an account, of which there is one, and wait for
+    /// their table until the lock is dropped.
+    async fn victim_begins_to_read(&self, user_id: u64) -> TableLocks {
+        self.system.follow(id(3), user_id).await.unwrap();
+        let lock = self.postgres().lock_tables(&["follows".to_owned()]).await;
+        let _read = self.victim_reads(user_id);
+        self.wait_for_lock("SELECT%").await;
+        lock
     }
 
     /// Returns the entry of a list, and the server that has it.
@@ -336,10 +346,7 @@ async fn a_writer_that_ends_between_two_applies_leaves_nothing_old() {
 async fn a_loader_that_ends_before_it_reads_installs_nothing_old() {
     let mut pair = Pair::start().await;
     for (end, [follower, target]) in ENDS {
-        pair.system.follow(id(3), target).await.unwrap();
-        let lock = pair.postgres().lock_tables(&["follows".to_owned()]).await;
-        let _read = pair.victim_reads(target);
-        pair.wait_for_lock("SELECT%").await;
+        let lock = pair.victim_begins_to_read(target).await;
         pair.end(end);
         drop(lock);
         pair.wait_until_idle().await;
@@ -359,10 +366,7 @@ async fn a_loader_that_ends_before_it_reads_installs_nothing_old() {
 async fn a_loader_that_ends_before_it_installs_installs_nothing_old() {
     let mut pair = Pair::start().await;
     for (end, [follower, target]) in ENDS {
-        pair.system.follow(id(3), target).await.unwrap();
-        let lock = pair.postgres().lock_tables(&["follows".to_owned()]).await;
-        let _read = pair.victim_reads(target);
-        pair.wait_for_lock("SELECT%").await;
+        let lock = pair.victim_begins_to_read(target).await;
         pair.pause_redis(&ALL).await;
         pair.wait_for_marks().await;
         drop(lock);

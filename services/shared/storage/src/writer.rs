@@ -298,13 +298,18 @@ impl<G: Group> Work<G> {
             });
         }
         let weights = calls.iter().map(|call| self.group.weight(call));
-        match weights.max().is_some_and(|weight| weight > GROUP_MAX) {
-            true => self.remove(changes.iter().map(|change| &change.keys)).await,
-            false => self.apply(&changes).await,
-        }
+        let is_bulk = weights.max().is_some_and(|weight| weight > GROUP_MAX);
+        // Side by side: a cache that is silent is waited for once.
+        let changed = async {
+            match is_bulk {
+                true => self.remove(changes.iter().map(|change| &change.keys)).await,
+                false => self.apply(&changes).await,
+            }
+        };
         let partitions = changes.iter().map(|change| change.keys.partition);
-        let ended = self.trust.end_others(&history, partitions.collect());
-        if !matches!(timeout(APPLY_TIMEOUT, ended).await, Ok(Ok(()))) {
+        let ended = timeout(APPLY_TIMEOUT, self.trust.end_others(&history, partitions.collect()));
+        let ((), ended) = tokio::join!(changed, ended);
+        if !matches!(ended, Ok(Ok(()))) {
             tracing::warn!("marks of another history not ended in the cache");
         }
         Ok(outcomes)

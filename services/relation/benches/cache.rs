@@ -1,0 +1,191 @@
+//! What the cache answers with a quarter of the memory that everything needs, when requests are skewed as
+//! real ones are (Zipf); and beside a Redis that is emptied every five seconds.
+//!
+//! `cargo bench -p microblog-relation --bench cache`
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement that fails panics")]
+
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+use std::{
+    cell::Cell,
+    time::{Duration, Instant},
+};
+
+use futures::future::{join, join_all};
+use microblog_proto::relation::{self as pb, EdgeList};
+use microblog_testkit::{
+    self as testkit, Database, PATIENCE, PostgresServer, Process, RedisServer, eventually,
+    free_port, redis::cmd,
+};
+use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
+use support::{Client, id, import, list_for};
+
+/// Accounts, and how many each follows: mostly those that are read most.
+const ACCOUNTS: usize = 10_000;
+const FOLLOWING: usize = 50;
+
+const CALLERS: u64 = 64;
+
+/// How long requests run before they count, and while they do.
+const WARM_UP: Duration = Duration::from_secs(20);
+const RUN: Duration = Duration::from_secs(60);
+
+const EMPTIED_EVERY: Duration = Duration::from_secs(5);
+
+fn main() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(measure());
+}
+
+/// Accounts by rank: the n-th is chosen with a probability in proportion to 1 / n.
+struct Zipf(Vec<f64>);
+
+impl Zipf {
+    fn new() -> Self {
+        let mut sum = 0.0;
+        let weights = (1..=ACCOUNTS).map(|rank| {
+            sum += 1.0 / rank as f64;
+            sum
+        });
+        Self(weights.collect())
+    }
+
+    fn account(&self, rng: &mut StdRng) -> u64 {
+        let at = rng.random::<f64>() * self.0[ACCOUNTS - 1];
+        id(self.0.partition_point(|&sum| sum < at) as u64 + 1)
+    }
+}
+
+struct System {
+    client: Client,
+    redis: RedisServer,
+    metrics: std::net::SocketAddr,
+    zipf: Zipf,
+}
+
+impl System {
+    async fn used_memory(&self) -> u64 {
+        let mut admin = self.redis.admin().await;
+        let info: String = cmd("INFO").arg("memory").query_async(&mut admin).await.unwrap();
+        let used = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
+        used.unwrap().parse().unwrap()
+    }
+
+    /// Returns the items that were read so far: from the cache, and all.
+    async fn reads(&self) -> [f64; 2] {
+        let request = http::Request::get("/metrics").body(Vec::new()).unwrap();
+        let body = testkit::http(self.metrics, request).await.into_body();
+        let text = String::from_utf8(body.to_vec()).unwrap();
+        let reads = |result: &str| {
+            let of_result =
+                |line: &&str| line.starts_with("microblog_item_reads") && line.contains(result);
+            let lines = text.lines().filter(of_result);
+            lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+        };
+        [reads("result=\"hit\""), reads("result=")]
+    }
+
+    /// Calls for a while. Returns the calls that succeeded, and those that failed.
+    async fn call(&self, duration: Duration) -> [u64; 2] {
+        let (until, calls, failed) = (Instant::now() + duration, Cell::new(0), Cell::new(0));
+        let callers = (0..CALLERS).map(async |caller| {
+            let mut rng = StdRng::seed_from_u64(caller);
+            while Instant::now() < until {
+                let [viewer, user] = [(); 2].map(|()| self.zipf.account(&mut rng));
+                let counter =
+                    if self.one_call(&mut rng, viewer, user).await { &calls } else { &failed };
+                counter.set(counter.get() + 1);
+            }
+        });
+        join_all(callers).await;
+        [calls.get(), failed.get()]
+    }
+
+    /// A page of followers or of followings that an account sees; one call in ten changes a follow.
+    async fn one_call(&self, rng: &mut StdRng, viewer: u64, user: u64) -> bool {
+        let mut client = self.client.clone();
+        if viewer == user {
+            return true;
+        }
+        let (follower_id, target_id) = (viewer, user);
+        match rng.random_range(0..20) {
+            0 => client.follow(pb::FollowRequest { follower_id, target_id }).await.is_ok(),
+            1 => client.unfollow(pb::UnfollowRequest { follower_id, target_id }).await.is_ok(),
+            n => {
+                let list = if n % 2 == 0 { EdgeList::Followers } else { EdgeList::Following };
+                client.list_edges(list_for(viewer, list, user, 50)).await.is_ok()
+            }
+        }
+    }
+
+    async fn flush(&self) {
+        cmd("FLUSHALL").exec_async(&mut self.redis.admin().await).await.unwrap();
+    }
+}
+
+async fn measure() {
+    let redis = RedisServer::start_with(&[("maxmemory-policy", "volatile-lfu")]).await;
+    let database = Database::Postgres(PostgresServer::start_with(&["fsync=on"]).await);
+    let (url, database_flag) = (redis.url("relation"), database.flag());
+    let metrics = format!("127.0.0.1:{}", free_port());
+    let flags =
+        ["--redis-url", &url, &database_flag, "--log", "error", "--metrics-listen", &metrics];
+    let process = Process::start(env!("CARGO_BIN_EXE_microblog-relation"), &flags).await;
+    let client = support::client(&process.address()).await;
+    let metrics = metrics.parse().unwrap();
+    let system = System { client, redis, metrics, zipf: Zipf::new() };
+
+    let mut rng = StdRng::seed_from_u64(0);
+    let follow = |n: usize| (id((n % ACCOUNTS) as u64 + 1), system.zipf.account(&mut rng));
+    let follows = (0..ACCOUNTS * FOLLOWING).map(follow);
+    let follows: Vec<_> = follows.filter(|(follower, target)| follower != target).collect();
+    let created = import(&system.client, &follows).await.created;
+
+    // What the verifier removes of it is loaded again.
+    let empty = system.used_memory().await;
+    let mut full = 0;
+    eventually("everything is cached", 10 * PATIENCE, async || {
+        for user in (1..=ACCOUNTS as u64).map(id) {
+            for list in [EdgeList::Followers, EdgeList::Following] {
+                system.client.clone().list_edges(list_for(user, list, user, 50)).await.unwrap();
+            }
+        }
+        let last = std::mem::replace(&mut full, system.used_memory().await - empty);
+        full.abs_diff(last) < full / 100
+    })
+    .await;
+    println!("{created} follows of {ACCOUNTS} accounts take {full} bytes: {} each", full / created);
+
+    let limit = empty + full / 4;
+    let limited = cmd("CONFIG").arg("SET").arg("maxmemory").arg(limit).take();
+    let () = limited.query_async(&mut system.redis.admin().await).await.unwrap();
+    system.call(WARM_UP).await;
+    let before = system.reads().await;
+    let [calls, failed] = system.call(RUN).await;
+    let after = system.reads().await;
+    let [hits, reads] = [0, 1].map(|n| after[n] - before[n]);
+    println!(
+        "with a quarter of that: {:.1}% of {reads} items from the cache; {:.0} calls/s, {failed} failed",
+        100.0 * hits / reads,
+        calls as f64 / RUN.as_secs_f64()
+    );
+
+    let unlimited = cmd("CONFIG").arg("SET").arg("maxmemory").arg(0).take();
+    let () = unlimited.query_async(&mut system.redis.admin().await).await.unwrap();
+    system.call(WARM_UP).await;
+    let [quiet, failed_quiet] = system.call(RUN).await;
+    let emptied = async {
+        let until = Instant::now() + RUN;
+        while Instant::now() < until {
+            system.flush().await;
+            tokio::time::sleep(EMPTIED_EVERY).await;
+        }
+    };
+    let ([calls, failed], ()) = join(system.call(RUN), emptied).await;
+    println!(
+        "emptied every {EMPTIED_EVERY:?}: {:.2} of the calls otherwise, {failed} and {failed_quiet} failed",
+        calls as f64 / quiet as f64
+    );
+}

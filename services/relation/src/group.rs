@@ -10,8 +10,7 @@ use futures::future::{BoxFuture, FutureExt as _};
 use microblog_domain::UserId;
 use microblog_record::sql::{read, read_id};
 use microblog_storage::{
-    Change, Contents, Decided, EntryKeys, FeedRow, Group, History, ItemRevision, Record,
-    Transaction,
+    Change, Decided, EntryKeys, FeedRow, Group, History, ItemRevision, Patch, Record, Transaction,
 };
 use sqlx::any::AnyRow;
 
@@ -19,7 +18,7 @@ use crate::{
     changes,
     graph::{Edge, EdgeKind, List},
     items::{Front, RECORDS_MAX},
-    steps::{Account, Event, Graph, Limits, Outcome, Step},
+    steps::{Account, Event, Graph, ItemChange, Limits, Outcome, Step},
     tables::{join, pairs, read_edge},
 };
 
@@ -72,8 +71,7 @@ async fn run(
     }
     let history = transaction.history();
     let changed = graph.items.iter().map(|(&(list, user), change)| {
-        let contents = contents(&graph, list, user, &change.added);
-        item_change(&graph, history, (list, user), contents.filter(|_| !change.is_any_removed))
+        item_change(&graph, history, (list, user), patch(&graph, list, user, change))
     });
     let is_unchanged = |item: &&(List, UserId)| !graph.items.contains_key(item);
     let unchanged = graph.unchanged.iter().filter(is_unchanged);
@@ -83,21 +81,22 @@ async fn run(
     Ok(Decided { outcomes, changes, feed })
 }
 
-fn contents(graph: &Graph, list: List, user: UserId, added: &[Record]) -> Option<Contents> {
+fn patch(graph: &Graph, list: List, user: UserId, change: &ItemChange) -> Option<Patch> {
     let account = graph.accounts.get(&user)?;
     let front = Front::of(list, |list| account.list(list).length).write();
-    Some(Contents { front, records: Record::write_all(added.iter().copied()) })
+    let added = Record::write_all(change.added.iter().copied());
+    Some(Patch { front, added, removed: change.removed.clone() })
 }
 
 fn item_change(
     graph: &Graph,
     history: &History,
     (list, user): (List, UserId),
-    contents: Option<Contents>,
+    patch: Option<Patch>,
 ) -> Change {
     let (before, after) = graph.revisions(list, user);
     let keys = EntryKeys::new(PREFIX, list.name(), history, user.partition(), user.get());
-    Change { keys, before, after, contents, records_max: RECORDS_MAX }
+    Change { keys, before, after, patch, records_max: RECORDS_MAX }
 }
 
 fn feed_row(graph: &Graph, event: &Event) -> FeedRow {

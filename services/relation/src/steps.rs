@@ -111,8 +111,8 @@ impl Account {
 pub(crate) struct ItemChange {
     /// The records that are added, oldest first.
     pub(crate) added: Vec<Record>,
-    /// Whether a record is removed.
-    pub(crate) is_any_removed: bool,
+    /// The ids whose records were there before, and are removed.
+    pub(crate) removed: Vec<u64>,
 }
 
 /// A change for the feed.
@@ -270,11 +270,11 @@ impl Graph {
         let time_ms = self.now_ms.max(since + 1);
         let newest = &mut self.accounts.entry(from).or_default().newest;
         *newest = (*newest).max(time_ms);
-        let mut items = self.remove_from(kind.outgoing(), from);
-        items.extend(kind.incoming().into_iter().flat_map(|list| self.remove_from(list, to)));
+        let mut items = self.remove_from(kind.outgoing(), from, to);
+        items.extend(kind.incoming().into_iter().flat_map(|list| self.remove_from(list, to, from)));
         if kind == EdgeKind::Follow && self.has(kind, edge.reversed()) {
-            for user in [from, to] {
-                items.extend(self.remove_from(List::Mutuals, user));
+            for (user, peer) in [(from, to), (to, from)] {
+                items.extend(self.remove_from(List::Mutuals, user, peer));
             }
         }
         self.record(Step::End(kind, edge), time_ms, items);
@@ -371,10 +371,14 @@ impl Graph {
     }
 
     // Removes an entry from a list. Returns the items that change.
-    fn remove_from(&mut self, list: List, user: UserId) -> Vec<(List, UserId)> {
+    fn remove_from(&mut self, list: List, user: UserId, peer: UserId) -> Vec<(List, UserId)> {
         let row = self.accounts.entry(user).or_default().list_mut(list);
         row.length = row.length.saturating_sub(1);
-        self.items.entry((list, user)).or_default().is_any_removed = true;
+        let change = self.items.entry((list, user)).or_default();
+        match change.added.iter().position(|record| record.id == peer.get()) {
+            Some(at) => _ = change.added.remove(at),
+            None => change.removed.push(peer.get()),
+        }
         self.change(list, user)
     }
 

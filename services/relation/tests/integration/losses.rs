@@ -125,7 +125,12 @@ async fn an_entry_that_differs_from_the_database_is_a_violation() {
         let mut admin = system.redis.nodes()[0].admin().await;
         // One that has ended.
         let mut append = microblog_testkit::redis::cmd("APPEND");
-        append.arg(key).arg(&[0_u8; 13][..]).exec_async(&mut admin).await.unwrap();
+        append
+            .arg(key)
+            .arg(&[0_u8; microblog_storage::entry::RECORD][..])
+            .exec_async(&mut admin)
+            .await
+            .unwrap();
         let violations = crate::support::violations(&system.client).await;
         assert!(
             violations.len() == 1 && violations[0].contains("the cache differs"),

@@ -28,10 +28,21 @@ pub struct Change {
     pub before: u64,
     /// The revision after it; the same if nothing changed.
     pub after: u64,
-    /// The new front, and the records to append; `None` if the change cannot be put in place.
-    pub contents: Option<Contents>,
+    /// What is put in place; `None` if the entry must be loaded again.
+    pub patch: Option<Patch>,
     /// The most records of the entry.
     pub records_max: usize,
+}
+
+/// How the contents of an entry change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Patch {
+    /// The new front: at least one byte.
+    pub front: Vec<u8>,
+    /// The records to append, oldest first.
+    pub added: Vec<u8>,
+    /// The ids whose records are removed before.
+    pub removed: Vec<u64>,
 }
 
 /// What [`Cache::apply`] did with an entry.
@@ -76,8 +87,8 @@ impl Cache {
     /// [removed]: Self::remove
     pub async fn apply(&self, changes: &[Change]) -> Result<Vec<Result<Applied, Error>>, Error> {
         let mut batch = Batch::with_capacity(changes.len());
-        for Change { keys, before, after, contents, records_max } in changes {
-            let call = apply(keys, *before, *after, contents.as_ref(), *records_max);
+        for Change { keys, before, after, patch, records_max } in changes {
+            let call = apply(keys, *before, *after, patch.as_ref(), *records_max);
             batch.call(keys.partition, call);
         }
         let replies = self.keyspace.send_each(batch).await?;
@@ -126,15 +137,18 @@ pub(crate) fn apply(
     keys: &EntryKeys,
     before: u64,
     after: u64,
-    contents: Option<&Contents>,
+    patch: Option<&Patch>,
     records_max: usize,
 ) -> Call {
-    let (front, records) = match contents {
-        Some(contents) => (&*contents.front, &*contents.records),
-        None => (&[][..], &[][..]),
-    };
     let call = Call::new("apply").keys(keys.all()).arg(before).arg(after);
-    call.arg(front).arg(records).arg(records_max).arg(LIFETIME_S)
+    let call = match patch {
+        Some(Patch { front, added, removed }) => {
+            let removed: Vec<u8> = removed.iter().flat_map(|id| id.to_be_bytes()).collect();
+            call.arg(&**front).arg(&**added).arg(removed)
+        }
+        None => call.arg("").arg("").arg(""),
+    };
+    call.arg(records_max).arg(LIFETIME_S)
 }
 
 /// Decodes what was done.

@@ -9,7 +9,10 @@ use microblog_domain::Partition;
 pub const HEADER: usize = 16;
 
 /// The length of a record, in bytes.
-pub const RECORD: usize = 13;
+pub const RECORD: usize = 12;
+
+/// The low bits of a record, which are the id. The time is above them.
+const ID_BITS: u32 = 53;
 
 /// Up to so many records, an entry has no set beside it.
 pub const SMALL: usize = 48;
@@ -19,8 +22,8 @@ const FORMAT: u8 = 1;
 /// The member by which a reader of the set sees that the set was there.
 pub const SET_MEMBER: u64 = 0;
 
-/// An id with the time by which it is ordered. Both are below 2^48 and 2^53: a time is in
-/// milliseconds, an id is an account's or a post's.
+/// An id with the time by which it is ordered. A time is below 2^43 (until the year 2248), an id of an
+/// account or a post below 2^53.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Record {
     /// The time, in milliseconds since 1970.
@@ -34,17 +37,19 @@ impl Record {
     pub fn write_all(records: impl IntoIterator<Item = Self>) -> Vec<u8> {
         let mut bytes = Vec::new();
         for Self { time_ms, id } in records {
-            bytes.extend_from_slice(&id.to_be_bytes()[1..]);
-            bytes.extend_from_slice(&time_ms.to_be_bytes()[2..]);
+            let record = u128::from(time_ms) << ID_BITS | u128::from(id);
+            bytes.extend_from_slice(&record.to_be_bytes()[16 - RECORD..]);
         }
         bytes
     }
 
     /// Reads records. A rest that is no record is left out.
     pub fn read_all(bytes: &[u8]) -> impl DoubleEndedIterator<Item = Self> + ExactSizeIterator {
-        bytes
-            .chunks_exact(RECORD)
-            .map(|record| Self { id: number(&record[..7]), time_ms: number(&record[7..]) })
+        bytes.chunks_exact(RECORD).map(|record| {
+            let record = record.iter().fold(0, |number, &byte| number << 8 | u128::from(byte));
+            let id = record as u64 & ((1 << ID_BITS) - 1);
+            Self { time_ms: (record >> ID_BITS) as u64, id }
+        })
     }
 }
 
@@ -121,7 +126,7 @@ mod tests {
     proptest! {
         #[test]
         fn records_are_read_as_they_were_written(
-            pairs in vec((0..1_u64 << 48, 0..1_u64 << 53), 0..50)
+            pairs in vec((0..1_u64 << 43, 0..1_u64 << 53), 0..50)
         ) {
             let records: Vec<_> =
                 pairs.into_iter().map(|(time_ms, id)| Record { time_ms, id }).collect();

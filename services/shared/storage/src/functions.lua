@@ -6,32 +6,35 @@
 --   format (1 byte), reserved (3), length of the front (4, big endian), revision (8, big endian),
 --   front, records
 --
--- The front is of the item's kind. A record is the id of an account or a post (7 bytes, big endian)
--- and a time (6 bytes), oldest first, so that a newer one is appended. Beside an entry of more than
--- SMALL records is a set of the same ids, with the member 0, by which a reader sees that the set was
--- there. Ids, times and revisions are below 2^53, hence exact as Lua numbers.
+-- The front is of the item's kind. A record is a number (12 bytes, big endian): a time (43 bits), and
+-- below it the id of an account or a post (53 bits). The oldest record is first, so that a newer one is
+-- appended. Beside an entry of more than SMALL records is a set of the same ids, with the member 0, by
+-- which a reader sees that the set was there. Ids and revisions are below 2^53, hence exact as Lua numbers.
 --
--- A lease is a list: a token, and then each change that was applied meanwhile, as the four arguments
+-- A lease is a list: a token, and then each change that was applied meanwhile, as the five arguments
 -- of a change.
 --
 -- KEYS of each function: entry, lease, set. The keys contain the history of the database, so an entry
 -- of another history is another key.
 
-local FORMAT, HEADER, RECORD = 1, 16, 13
+local FORMAT, HEADER, RECORD, ID = 1, 16, 12, 8
 local SMALL = 48
--- The most changes that a lease collects.
-local COLLECTED_MAX = 64
+-- The bytes up to which an entry is read and written whole, which takes fewer commands.
+local WHOLE = 1024
+-- The most changes that a lease collects, and the arguments of each: the revisions before and after, the
+-- front, the records that are appended, and the ids of those that are removed before.
+local COLLECTED_MAX, CHANGE = 64, 5
 -- Lists are cut when they exceed their limit by a fifth, so that a cut is rare.
 local CUT_FACTOR = 1.2
 -- The most arguments of one command: Lua's stack has 8,000.
 local ARGUMENTS_MAX = 4000
 
--- Returns the revision of an entry and the length of its front; nil if there is no entry, or one of
--- another format.
+-- Returns the revision of an entry, the length of its front, and its first bytes; nil if there is no
+-- entry, or one of another format.
 local function head_of(entry)
-  local header = redis.call('GETRANGE', entry, 0, HEADER - 1)
-  if #header == HEADER and string.byte(header) == FORMAT then
-    return struct.unpack('>I8', header, 9), struct.unpack('>I4', header, 5)
+  local head = redis.call('GETRANGE', entry, 0, WHOLE - 1)
+  if #head >= HEADER and string.byte(head) == FORMAT then
+    return struct.unpack('>I8', head, 9), struct.unpack('>I4', head, 5), head
   end
 end
 
@@ -39,22 +42,41 @@ local function header_of(revision, front)
   return struct.pack('>BBBBI4I8', FORMAT, 0, 0, 0, #front, revision)
 end
 
+-- Returns the ids of records.
 local function ids_of(records)
   local ids = {}
   for at = 1, #records, RECORD do
-    ids[#ids + 1] = integer(struct.unpack('>I7', records, at))
+    -- The id begins in the middle of a byte.
+    local high, low = struct.unpack('>BI6', records, at + 5)
+    ids[#ids + 1] = integer(high % 32 * 2 ^ 48 + low)
   end
   return ids
 end
 
--- Adds ids to a set, or removes them.
-local function change_set(command, set, ids)
-  for at = 1, #ids, ARGUMENTS_MAX do
-    redis.call(command, set, unpack(ids, at, math.min(at + ARGUMENTS_MAX - 1, #ids)))
+-- Returns where the record of an id begins; nil if there is none.
+local function place_of(records, id)
+  -- Bytes are found quickly, but may be those of a time, or of two records.
+  local low = string.sub(id, 3)
+  local at = string.find(records, low, 1, true)
+  while at do
+    local place = at - 6
+    if (place - 1) % RECORD == 0 and string.byte(records, at - 1) % 32 == string.byte(id, 2) then
+      return place
+    end
+    at = string.find(records, low, at + 1, true)
   end
 end
 
--- Deletes an entry with all that belongs to it. That is always right: the next read loads it again.
+-- Adds ids to a set, or removes them. Returns how many it changed.
+local function change_set(command, set, ids)
+  local changed = 0
+  for at = 1, #ids, ARGUMENTS_MAX do
+    local last = math.min(at + ARGUMENTS_MAX - 1, #ids)
+    changed = changed + redis.call(command, set, unpack(ids, at, last))
+  end
+  return changed
+end
+
 local function delete(keys)
   redis.call('UNLINK', keys[1], keys[2], keys[3])
 end
@@ -70,49 +92,69 @@ local function write(keys, revision, front, records, lifetime)
   end
 end
 
--- Puts a change in place: a new front, and newer records. Cuts the oldest ones beyond the limit.
-local function put(keys, front_length, change, limit, lifetime)
-  local revision, front, records = tonumber(change[2]), change[3], change[4]
-  local length = redis.call('STRLEN', keys[1])
+-- Changes the set beside an entry. One that was evicted alone makes the entry useless, as one with other
+-- ids does.
+local function follow(keys, removed, added)
+  local number = #added
+  -- In a set that is there, it is no new member.
+  added[number + 1] = '0'
+  if change_set('SREM', keys[3], removed) ~= #removed or change_set('SADD', keys[3], added) ~= number then
+    delete(keys)
+  end
+end
+
+-- Puts a change in place: a new front, without some records, and with newer ones. Cuts the oldest ones
+-- beyond the limit.
+local function put(keys, head, front_length, change, limit, lifetime)
+  local revision, front, added, removed = tonumber(change[2]), change[3], change[4], change[5]
+  local is_whole = #head < WHOLE
+  local length = is_whole and #head or redis.call('STRLEN', keys[1])
   local before = length - HEADER - front_length
-  local after = before + #records
-  local is_cut = after > limit * RECORD * CUT_FACTOR
-  local gets_set = before <= SMALL * RECORD and after > SMALL * RECORD
-  if #front ~= front_length or is_cut or gets_set then
-    local all = redis.call('GETRANGE', keys[1], HEADER + front_length, -1) .. records
-    if is_cut then
-      all = string.sub(all, -limit * RECORD)
+  local has_set = before > SMALL * RECORD
+  local is_cut = before + #added > limit * RECORD * CUT_FACTOR
+  if has_set and not is_whole and removed == '' and #front == front_length and not is_cut then
+    redis.call('SETRANGE', keys[1], 0, header_of(revision, front) .. front)
+    redis.call('APPEND', keys[1], added)
+    return follow(keys, {}, ids_of(added))
+  end
+  local start = HEADER + front_length
+  local all = is_whole and string.sub(head, start + 1) or redis.call('GETRANGE', keys[1], start, -1)
+  local ids = {}
+  for at = 1, #removed, ID do
+    -- Of a list that may have been cut, an older record that is not known here takes the place.
+    local place = before < limit * RECORD and place_of(all, string.sub(removed, at, at + ID - 1))
+    if not place then
+      return delete(keys)
     end
-    redis.call('UNLINK', keys[3])
-    write(keys, revision, front, all, lifetime)
+    ids[#ids + 1] = integer(struct.unpack('>I8', removed, at))
+    all = string.sub(all, 1, place - 1) .. string.sub(all, place + RECORD)
+  end
+  all = all .. added
+  if is_cut or has_set ~= (#all > SMALL * RECORD) then
+    delete(keys)
+    write(keys, revision, front, is_cut and string.sub(all, -limit * RECORD) or all, lifetime)
     return
   end
-  redis.call('SETRANGE', keys[1], 0, header_of(revision, front) .. front)
-  redis.call('APPEND', keys[1], records)
-  if after > SMALL * RECORD then
-    -- A set that was evicted alone makes the entry useless.
-    if redis.call('SISMEMBER', keys[3], '0') == 0 then
-      delete(keys)
-    else
-      change_set('SADD', keys[3], ids_of(records))
-    end
+  redis.call('SET', keys[1], header_of(revision, front) .. front .. all, 'KEEPTTL')
+  if has_set then
+    follow(keys, ids, ids_of(added))
   end
 end
 
 -- Brings an entry to a revision that is committed: a change from revision `before` to `after`, or
 -- without a change the knowledge that `after` is committed.
 --
--- ARGV: before, after, front and records that are appended (both empty: no change to put in place),
---       the most records, lifetime in seconds.
+-- ARGV: before, after, front (empty: no change to put in place), records that are appended, ids whose
+--       records are removed before, the most records, lifetime in seconds.
 -- Returns what was done: 'absent', 'collected', 'newer', 'put', 'deleted'.
 local function apply(keys, args)
   local before, after = tonumber(args[1]), tonumber(args[2])
   local has_change = args[3] ~= ''
-  local revision, front_length = head_of(keys[1])
+  local revision, front_length, head = head_of(keys[1])
   if not revision then
     local collected = redis.call('LLEN', keys[2])
-    if collected > 0 and has_change and collected <= COLLECTED_MAX * 4 then
-      redis.call('RPUSH', keys[2], unpack(args, 1, 4))
+    if collected > 0 and has_change and collected <= COLLECTED_MAX * CHANGE then
+      redis.call('RPUSH', keys[2], unpack(args, 1, CHANGE))
       return 'collected'
     end
     delete(keys)
@@ -120,7 +162,7 @@ local function apply(keys, args)
   elseif revision >= after then
     return 'newer'
   elseif revision == before and has_change then
-    put(keys, front_length, args, tonumber(args[5]), args[6])
+    put(keys, head, front_length, args, tonumber(args[6]), args[7])
     return 'put'
   end
   delete(keys)
@@ -153,21 +195,22 @@ local function install(keys, args)
     return 0
   end
   delete(keys)
-  local revision, limit, lifetime = tonumber(args[2]), tonumber(args[5]), args[6]
-  write(keys, revision, args[3], args[4], lifetime)
-  for at = 2, #held, 4 do
-    local before, after = tonumber(held[at]), tonumber(held[at + 1])
-    if after > revision then
-      if before ~= revision then
+  local limit, lifetime = tonumber(args[5]), args[6]
+  write(keys, tonumber(args[2]), args[3], args[4], lifetime)
+  for at = 2, #held, CHANGE do
+    local change = { unpack(held, at, at + CHANGE - 1) }
+    local revision, front_length, head = head_of(keys[1])
+    if not revision then
+      return 0
+    elseif tonumber(change[2]) > revision then
+      if tonumber(change[1]) ~= revision then
         delete(keys)
         return 0
       end
-      local _, front_length = head_of(keys[1])
-      put(keys, front_length, { unpack(held, at, at + 3) }, limit, lifetime)
-      revision = after
+      put(keys, head, front_length, change, limit, lifetime)
     end
   end
-  return 1
+  return redis.call('EXISTS', keys[1])
 end
 
 -- Returns the replication id of this server; nil if it is no primary.

@@ -27,7 +27,7 @@ pub mod trust;
 pub mod verifier;
 pub mod writer;
 
-pub use cache::{Applied, Cache, Change, Token, library};
+pub use cache::{Applied, Cache, Change, Patch, Token, library};
 pub use entry::{Contents, EntryKeys, Head, History, Record};
 pub use feed::{FeedRow, ItemRevision};
 pub use lease::Lease;

@@ -1,6 +1,6 @@
 //! What a change does to an entry.
 
-use microblog_storage::Applied;
+use microblog_storage::{Applied, Change, Contents, Patch, entry::RECORD};
 use microblog_testkit::Topology;
 
 use crate::support::{System, change, contents, keys};
@@ -60,6 +60,50 @@ async fn a_long_list_has_a_set_and_is_deleted_without_it() {
     system.apply(change(4, 3, 4, Some(contents([51])))).await;
     assert_eq!(system.entry(&keys(4)).await, None);
     assert_eq!(system.set(&keys(4)).await, None);
+}
+
+/// What comes in the place of a removed record is not known if older ones may be missing.
+#[tokio::test]
+async fn a_record_that_is_not_there_or_was_cut_ends_the_entry() {
+    let system = System::start(Topology::Single).await;
+    let remove = |id, records_max, removed: u64| {
+        let Contents { front, .. } = contents([]);
+        let patch = Some(Patch { front, added: Vec::new(), removed: vec![removed] });
+        Change { patch, records_max, ..change(id, 1, 2, None) }
+    };
+    for (count, records_max, removed, left) in [
+        (60, 100, 1_020, Some(59)),
+        (49, 100, 1_020, Some(48)),
+        (1, 100, 1_000, Some(0)),
+        (60, 60, 1_020, None),
+        (60, 61, 1_020, Some(59)),
+        (60, 100, 1_021, None),
+    ] {
+        system.cache.remove(&[keys(4)]).await.unwrap();
+        system.load(4, 1, &contents(0..count)).await;
+        system.apply(remove(4, records_max, removed)).await;
+        let entry = system.entry(&keys(4)).await;
+        let found = entry.map(|(_, contents)| contents.records.len() / RECORD);
+        assert_eq!(found, left, "{count} records, at most {records_max}, {removed} removed");
+        let set = system.set(&keys(4)).await.map(|set| set.len());
+        assert_eq!(set, left.filter(|&left| left > 48), "{count} records");
+    }
+}
+
+#[tokio::test]
+async fn a_collected_change_that_cannot_be_put_ends_the_entry() {
+    let system = System::start(Topology::Single).await;
+    let remove = Patch { front: contents([]).front, added: Vec::new(), removed: vec![1_021] };
+    for changes in [1, 2] {
+        assert!(system.lease(4, 7).await);
+        let remove = Change { patch: Some(remove.clone()), ..change(4, 1, 2, None) };
+        let add = change(4, 2, 3, Some(contents([9])));
+        for change in [remove, add].into_iter().take(changes) {
+            assert_eq!(system.apply(change).await, Applied::Collected);
+        }
+        assert!(!system.install(4, 7, 1, &contents([1, 2])).await, "{changes} changes");
+        assert_eq!(system.entry(&keys(4)).await, None);
+    }
 }
 
 #[tokio::test]

@@ -1,23 +1,29 @@
 //! A change that is applied to a loaded entry gives the same bytes as loading the item again.
 
-use microblog_storage::{Applied, Contents, Record};
+use microblog_storage::{Applied, Change, Contents, Patch, Record};
 use microblog_testkit::Topology;
-use proptest::{collection::vec, prelude::*, test_runner::TestRunner};
+use proptest::{collection::vec, prelude::*, sample::Index, test_runner::TestRunner};
 
 use crate::support::{System, change, keys};
 
-/// A change: the number of records that it appends, and a front.
-type Step = (usize, Vec<u8>);
+/// A change: which records it removes, the number of records that it appends, and a front.
+#[derive(Clone, Debug)]
+struct Step {
+    removed: Vec<Index>,
+    added: usize,
+    front: Vec<u8>,
+}
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    vec((0..40_usize, vec(any::<u8>(), 1..6)), 1..8)
+    let step = (vec(any::<Index>(), 0..4), 0..40_usize, vec(any::<u8>(), 1..6));
+    vec(step.prop_map(|(removed, added, front)| Step { removed, added, front }), 1..8)
 }
 
 #[test]
 fn applying_a_change_gives_the_same_bytes_as_loading_again() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let system = runtime.block_on(System::start(Topology::Single));
-    let mut runner = TestRunner::new(ProptestConfig::with_cases(64));
+    let mut runner = TestRunner::new(ProptestConfig::with_cases(128));
     let tested = runner.run(&(0..60_usize, steps(), 0..9_usize), |(loaded, steps, collected)| {
         runtime.block_on(check(&system, loaded, &steps, collected));
         Ok(())
@@ -28,34 +34,46 @@ fn applying_a_change_gives_the_same_bytes_as_loading_again() {
 // Applies the steps to entry 4, the first ones while it is being loaded, and loads entry 8 after each.
 async fn check(system: &System, loaded: usize, steps: &[Step], collected: usize) {
     system.cache.remove(&[keys(4), keys(8)]).await.unwrap();
-    let mut all = records(0, loaded);
+    let mut all: Vec<Record> = (0..loaded as u64).map(record).collect();
+    let mut next = loaded as u64;
     let mut front = b"f".to_vec();
-    let first = Contents { front: front.clone(), records: all.clone() };
+    let first = Contents { front: front.clone(), records: bytes(&all) };
     assert!(system.lease(4, 7).await);
     let install = async || assert!(system.install(4, 7, 1, &first).await);
-    for (at, (count, next_front)) in steps.iter().enumerate() {
+    for (at, step) in steps.iter().enumerate() {
         if at == collected {
             install().await;
         }
-        let new = records(all.len(), *count);
-        all.extend(&new);
-        front.clone_from(next_front);
+        let mut removed = Vec::new();
+        for index in step.removed.iter() {
+            if !all.is_empty() {
+                removed.push(all.remove(index.index(all.len())).id);
+            }
+        }
+        let added: Vec<Record> = (next..next + step.added as u64).map(record).collect();
+        next += step.added as u64;
+        all.extend(&added);
+        front.clone_from(&step.front);
         let revision = at as u64 + 1;
-        let contents = Contents { front: front.clone(), records: new };
-        let applied = system.apply(change(4, revision, revision + 1, Some(contents))).await;
+        let patch = Patch { front: front.clone(), added: bytes(&added), removed };
+        let change = Change { patch: Some(patch), ..change(4, revision, revision + 1, None) };
+        let applied = system.apply(change).await;
         assert_eq!(applied, if at < collected { Applied::Collected } else { Applied::Put });
     }
     if collected >= steps.len() {
         install().await;
     }
-    let again = Contents { front, records: all };
+    let again = Contents { front, records: bytes(&all) };
     system.load(8, steps.len() as u64 + 1, &again).await;
     assert_eq!(system.entry(&keys(4)).await, system.entry(&keys(8)).await);
     assert_eq!(system.set(&keys(4)).await, system.set(&keys(8)).await);
 }
 
-// Returns the bytes of records that come behind others.
-fn records(behind: usize, count: usize) -> Vec<u8> {
-    let times = (behind as u64..).take(count);
-    Record::write_all(times.map(|time_ms| Record { time_ms, id: 4 * (time_ms + 1) }))
+// Ids whose low bytes are found elsewhere, too: in times, and across records.
+fn record(number: u64) -> Record {
+    Record { time_ms: number * 4, id: 4 * (number % 7 << 16 | (number + 1)) }
+}
+
+fn bytes(records: &[Record]) -> Vec<u8> {
+    Record::write_all(records.iter().copied())
 }

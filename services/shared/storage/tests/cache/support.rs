@@ -8,7 +8,7 @@ use microblog_keyspace::{
     redis::{ToRedisArgs, cmd},
 };
 use microblog_storage::{
-    Applied, Cache, Change, Contents, EntryKeys, Head, History, Record, Token,
+    Applied, Cache, Change, Contents, EntryKeys, Head, History, Patch, Record, Token,
     cache::library,
     entry::{HEADER, SET_MEMBER},
 };
@@ -84,7 +84,9 @@ pub(crate) fn keys(id: u64) -> EntryKeys {
 }
 
 pub(crate) fn change(id: u64, before: u64, after: u64, contents: Option<Contents>) -> Change {
-    Change { keys: keys(id), before, after, contents, records_max: UNLIMITED }
+    let patch = |Contents { front, records }| Patch { front, added: records, removed: Vec::new() };
+    let patch = contents.map(patch);
+    Change { keys: keys(id), before, after, patch, records_max: UNLIMITED }
 }
 
 /// Returns contents with the records of some times.

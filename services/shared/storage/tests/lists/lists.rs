@@ -17,8 +17,8 @@ use microblog_record::{
 };
 use microblog_storage::{
     Cache, Change, Contents, Decided, EntryKeys, FeedRow, Found, Group, Head, History, Item,
-    ItemRevision, Loaded, Part, Reader, Record, Round, Tables, Token, Transaction, Trust, Verifier,
-    View, Writer,
+    ItemRevision, Loaded, Part, Patch, Reader, Record, Round, Tables, Token, Transaction, Trust,
+    Verifier, View, Writer,
     cache::library,
     entry::HEADER,
     feed::feed,
@@ -101,12 +101,13 @@ async fn run(transaction: &mut Transaction, calls: &[Add]) -> Result<Decided<boo
     }
     let history = transaction.history().clone();
     let change = |(&id, list): (&u64, &List)| {
-        let contents = added.get(&id).map(|records| Contents {
+        let patch = added.get(&id).map(|records| Patch {
             front: b"list".into(),
-            records: Record::write_all(records.iter().copied()),
+            added: Record::write_all(records.iter().copied()),
+            removed: Vec::new(),
         });
         let (before, after) = (list.before, list.revision);
-        Change { keys: keys(&history, id), before, after, contents, records_max: 1_000_000 }
+        Change { keys: keys(&history, id), before, after, patch, records_max: 1_000_000 }
     };
     Ok(Decided { outcomes, changes: lists.iter().map(change).collect(), feed })
 }

@@ -8,7 +8,7 @@ use std::{
 
 use futures::future::{BoxFuture, FutureExt as _};
 use microblog_domain::UserId;
-use microblog_record::sql::{read, read_id};
+use microblog_record::sql::read;
 use microblog_storage::{
     Change, Decided, EntryKeys, FeedRow, Group, History, ItemRevision, Patch, Record, Transaction,
 };
@@ -18,8 +18,8 @@ use crate::{
     changes,
     graph::{Edge, EdgeKind, List},
     items::{Front, RECORDS_MAX},
-    steps::{Account, Event, Graph, ItemChange, Limits, Outcome, Step},
-    tables::{join, pairs, read_edge},
+    steps::{Account, Event, Graph, ItemChange, Limits, ListRow, Outcome, Step},
+    tables::{join, packed, pairs, read_edge, read_packed},
 };
 
 /// The prefix of the service's keys.
@@ -123,7 +123,7 @@ async fn lock(
     let all = accounts(&mut steps.iter());
     let text = lock_text(&needed, &all, transaction.is_sqlite());
     let rows = transaction.fetch_all(text).await?;
-    rows.iter().map(|row| Ok((read_id(row, 0, UserId::new)?, read_account(row)?))).collect()
+    rows.iter().map(read_account).collect()
 }
 
 fn lock_text(needed: &BTreeSet<UserId>, all: &BTreeSet<UserId>, is_sqlite: bool) -> String {
@@ -131,7 +131,7 @@ fn lock_text(needed: &BTreeSet<UserId>, all: &BTreeSet<UserId>, is_sqlite: bool)
         true => String::new(),
         false => {
             let ids = join(needed.iter().map(|user| format!("({user})")));
-            let zeros = ", 0".repeat(2 + 2 * List::ALL.len());
+            let zeros = ", 0".repeat(columns().len() - 1);
             format!(
                 "INSERT INTO accounts SELECT column1{zeros} FROM (VALUES {ids}) AS needed \
                  WHERE NOT EXISTS (SELECT 1 FROM accounts WHERE id = column1) \
@@ -139,28 +139,29 @@ fn lock_text(needed: &BTreeSet<UserId>, all: &BTreeSet<UserId>, is_sqlite: bool)
             )
         }
     };
-    let columns: String = List::ALL.iter().map(|list| columns(*list)).collect();
-    let lock = if is_sqlite { "" } else { "FOR NO KEY UPDATE" };
-    let ids = join(all);
-    format!(
-        "{make}SELECT id, newest, deleted{columns} FROM accounts WHERE id IN ({ids}) ORDER BY id {lock}"
-    )
+    let (lock, ids) = (if is_sqlite { "" } else { "FOR NO KEY UPDATE" }, join(all));
+    let account = packed(columns());
+    format!("{make}SELECT {account} FROM accounts WHERE id IN ({ids}) ORDER BY id {lock}")
 }
 
-fn columns(list: List) -> String {
-    let name = list.name();
-    format!(", {name}, {name}_revision")
+/// Returns the columns of an account.
+fn columns() -> Vec<String> {
+    let of_list = |list: List| [list.name().to_owned(), format!("{}_revision", list.name())];
+    let of_account = ["id", "newest", "deleted"].map(str::to_owned);
+    of_account.into_iter().chain(List::ALL.into_iter().flat_map(of_list)).collect()
 }
 
-fn read_account(row: &AnyRow) -> Result<Account, sqlx::Error> {
+fn read_account(row: &AnyRow) -> Result<(UserId, Account), sqlx::Error> {
+    let malformed = || sqlx::Error::Decode("malformed account".into());
+    let numbers = read_packed(row, 0)?;
+    let (&[id, newest, deleted], lists) = numbers.split_first_chunk().ok_or_else(malformed)?;
     let mut account = Account::default();
-    (account.newest, account.deleted) = (read(row, 1)?, read(row, 2)?);
-    for (at, list) in List::ALL.into_iter().enumerate() {
-        let row_of_list = account.list_mut(list);
-        row_of_list.length = read(row, 3 + 2 * at)?;
-        row_of_list.revision = read(row, 4 + 2 * at)?;
+    (account.newest, account.deleted) = (newest, deleted);
+    for (list, of_list) in List::ALL.into_iter().zip(lists.as_chunks().0) {
+        let &[length, revision] = of_list;
+        *account.list_mut(list) = ListRow { length, revision };
     }
-    Ok(account)
+    Ok((UserId::new(id).ok_or_else(malformed)?, account))
 }
 
 /// Reads the edges on which the steps depend, with their times.
@@ -237,18 +238,23 @@ fn changes_text(graph: &Graph) -> String {
     }
     let rows = join(graph.changed_accounts().map(|(user, account)| account_row(user, account)));
     if !rows.is_empty() {
-        statements.push(format!("{UPDATE_ACCOUNTS} (VALUES {rows}) AS changed WHERE id = column1"));
+        statements.push(update_text(&rows));
     }
     statements.join("; ")
 }
 
-const UPDATE_ACCOUNTS: &str = "UPDATE accounts SET newest = column2, deleted = column3, \
-    following = column4, following_revision = column5, \
-    followers = column6, followers_revision = column7, \
-    mutuals = column8, mutuals_revision = column9, \
-    blocks = column10, blocks_revision = column11, \
-    blocked_by = column12, blocked_by_revision = column13, \
-    mutes = column14, mutes_revision = column15 FROM";
+/// Returns the statement that updates accounts to rows of their columns.
+fn update_text(rows: &str) -> String {
+    let columns = columns();
+    let set = join(
+        columns
+            .iter()
+            .enumerate()
+            .skip(1)
+            .map(|(at, column)| format!("{column} = column{}", at + 1)),
+    );
+    format!("UPDATE accounts SET {set} FROM (VALUES {rows}) AS changed WHERE id = column1")
+}
 
 fn account_row(user: UserId, account: &Account) -> String {
     let mut row = format!("({user}, {}, {}", account.newest, account.deleted);
@@ -296,7 +302,7 @@ mod tests {
         let rows = join(users.iter().copied().map(row));
         let mut statements: Vec<String> =
             lock_text(&users, &users, true).split("; ").map(str::to_owned).collect();
-        statements.push(format!("{UPDATE_ACCOUNTS} (VALUES {rows}) AS changed WHERE id = column1"));
+        statements.push(update_text(&rows));
         for kind in EdgeKind::ALL {
             statements.extend([edges_text(kind, &edges), ends_text(kind, &list)]);
         }

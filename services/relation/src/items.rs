@@ -15,7 +15,7 @@ use sqlx::{AssertSqlSafe, any::AnyRow};
 
 use crate::{
     graph::{Counts, List},
-    tables::{join, read_entry},
+    tables::{join, packed, read_entry, read_packed},
 };
 
 /// The most records of an entry: the newest of a longer list. It may have a fifth more until it is cut. A
@@ -94,51 +94,45 @@ impl Item for List {
     }
 }
 
-/// Returns the statement that loads the entry of a list of an account, its parameter: a row of the account,
-/// and one for each entry.
+/// Returns the statement that loads the entry of a list of an account, its parameter. It has one row: a
+/// column of revision and lengths, one of the entries, and the history.
 pub(crate) fn load_text(list: List, is_embedded: bool) -> String {
-    let history = if is_embedded { "'', '', 0, 0" } else { HISTORY };
-    let counts = |list: &List| format!(", COALESCE(accounts.{}, 0)", list.name());
-    let fronts = Front::lists(list);
-    let counts: String = fronts.iter().map(counts).collect();
-    let zeros = ", 0".repeat(fronts.len());
-    let (name, rows) = (list.name(), list.rows());
+    let history = if is_embedded { "0" } else { HISTORY };
+    let revision = format!("COALESCE(accounts.{}_revision, 0)", list.name());
+    let lengths = Front::lists(list).iter();
+    let lengths = lengths.map(|list| format!("COALESCE(accounts.{}, 0)", list.name()));
+    let columns = [revision].into_iter().chain(lengths);
+    let (numbers, rows) = (packed(columns), list.rows());
+    let entry = packed(["peer", "since"]);
     format!(
-        "SELECT 0, {history}, COALESCE(accounts.{name}_revision, 0){counts} FROM (SELECT 1 AS one) AS one \
-         LEFT JOIN accounts ON accounts.id = $1 UNION ALL \
-         SELECT peer, '', '', 0, since, 0{zeros} FROM (SELECT peer, since FROM {rows} WHERE owner = $1 \
-         ORDER BY since DESC LIMIT {RECORDS_MAX}) AS newest"
+        "SELECT {numbers}, COALESCE(entries, ''), {history} \
+         FROM (SELECT string_agg({entry}, ' ') AS entries FROM (SELECT peer, since FROM {rows} \
+         WHERE owner = $1 ORDER BY since DESC LIMIT {RECORDS_MAX}) AS newest) AS list \
+         LEFT JOIN accounts ON accounts.id = $1"
     )
 }
 
-// One statement, so that all is of one snapshot: a row of the account, and one for each entry.
+// One statement, so that all is of one snapshot.
 async fn load(database: &Database, list: List, id: u64) -> Result<Loaded, sqlx::Error> {
     let is_embedded = database.is_embedded();
-    let (fronts, text) = (Front::lists(list), load_text(list, is_embedded));
     // The text is the same for each account, so it is prepared once.
-    let query = sqlx::query(AssertSqlSafe(text)).bind(number(id));
-    let rows = query.fetch_all(database.readers()).await?;
-    let (mut loaded, mut records) = (None, Vec::with_capacity(rows.len()));
-    for row in &rows {
-        let peer = read(row, 0)?;
-        if peer > 0 {
-            records.push(Record { id: peer, time_ms: read(row, 4)? });
-            continue;
-        }
-        let history =
-            if is_embedded { sqlite_history(database) } else { postgres_history(row, 1)? };
-        let lengths =
-            (0..fronts.len()).map(|at| read(row, 6 + at)).collect::<Result<Vec<_>, _>>()?;
-        let length = |list: List| {
-            let at = fronts.iter().position(|&known| known == list);
-            at.and_then(|at| lengths.get(at)).copied().unwrap_or_default()
-        };
-        loaded = Some((history, read(row, 5)?, Front::of(list, length)));
-    }
-    let (history, revision, front) = loaded.ok_or(sqlx::Error::RowNotFound)?;
+    let query = sqlx::query(AssertSqlSafe(load_text(list, is_embedded))).bind(number(id));
+    let row = query.fetch_one(database.readers()).await?;
+    let history = if is_embedded { sqlite_history(database) } else { postgres_history(&row, 2)? };
+    let numbers = read_packed(&row, 0)?;
+    let (revision, lengths) = numbers.split_first().ok_or(sqlx::Error::RowNotFound)?;
+    let fronts = Front::lists(list);
+    let length = |list: List| {
+        let at = fronts.iter().position(|&known| known == list);
+        at.and_then(|at| lengths.get(at)).copied().unwrap_or_default()
+    };
+    let front = Front::of(list, length).write();
+    let entries = read_packed(&row, 1)?;
+    let record = |&[id, time_ms]: &[u64; 2]| Record { id, time_ms };
+    let mut records: Vec<Record> = entries.as_chunks().0.iter().map(record).collect();
     records.sort_unstable();
-    let contents = Contents { front: front.write(), records: Record::write_all(records) };
-    Ok(Loaded { history, revision, contents })
+    let contents = Contents { front, records: Record::write_all(records) };
+    Ok(Loaded { history, revision: *revision, contents })
 }
 
 /// Returns the statement that reads a page of a list behind a position. Its parameters are the account,

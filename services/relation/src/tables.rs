@@ -9,7 +9,7 @@ use microblog_record::{
     sql::{read, read_id},
 };
 use microblog_storage::{Record, feed::feed};
-use sqlx::any::AnyRow;
+use sqlx::{Row as _, any::AnyRow};
 
 use crate::graph::{Edge, EdgeKind, List};
 
@@ -74,6 +74,18 @@ pub(crate) fn pairs<'a>(edges: impl IntoIterator<Item = &'a Edge>) -> String {
 pub(crate) fn read_edge(row: &AnyRow, column: usize) -> Result<Edge, sqlx::Error> {
     let from = read_id(row, column, UserId::new)?;
     Ok(Edge { from, to: read_id(row, column + 1, UserId::new)? })
+}
+
+/// Joins columns to one text. The driver's work grows with the columns of all rows.
+pub(crate) fn packed(columns: impl IntoIterator<Item = impl Display>) -> String {
+    format!("concat_ws(' ', {})", join(columns))
+}
+
+/// Decodes the numbers of columns that [`packed`] has joined.
+pub(crate) fn read_packed(row: &AnyRow, column: usize) -> Result<Vec<u64>, sqlx::Error> {
+    let text: String = row.try_get(column)?;
+    let numbers = text.split_ascii_whitespace().map(str::parse);
+    numbers.collect::<Result<_, _>>().map_err(|error| sqlx::Error::Decode(Box::new(error)))
 }
 
 /// Decodes an entry of a list from two columns: peer and time.

@@ -155,10 +155,11 @@ fn read_account(row: &AnyRow) -> Result<(UserId, Account), sqlx::Error> {
     let malformed = || sqlx::Error::Decode("malformed account".into());
     let numbers = read_packed(row, 0)?;
     let (&[id, newest, deleted], lists) = numbers.split_first_chunk().ok_or_else(malformed)?;
+    let (lists, []) = lists.as_chunks() else { return Err(malformed()) };
+    let lists: [[u64; 2]; List::ALL.len()] = lists.try_into().map_err(|_| malformed())?;
     let mut account = Account::default();
     (account.newest, account.deleted) = (newest, deleted);
-    for (list, of_list) in List::ALL.into_iter().zip(lists.as_chunks().0) {
-        let &[length, revision] = of_list;
+    for (list, [length, revision]) in List::ALL.into_iter().zip(lists) {
         *account.list_mut(list) = ListRow { length, revision };
     }
     Ok((UserId::new(id).ok_or_else(malformed)?, account))

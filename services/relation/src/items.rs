@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use futures::future::BoxFuture;
+use microblog_domain::UserId;
 use microblog_record::{
     Database, Error,
     sql::{number, read},
@@ -119,17 +120,24 @@ async fn load(database: &Database, list: List, id: u64) -> Result<Loaded, sqlx::
     let query = sqlx::query(AssertSqlSafe(load_text(list, is_embedded))).bind(number(id));
     let row = query.fetch_one(database.readers()).await?;
     let history = if is_embedded { sqlite_history(database) } else { postgres_history(&row, 2)? };
-    let numbers = read_packed(&row, 0)?;
-    let (revision, lengths) = numbers.split_first().ok_or(sqlx::Error::RowNotFound)?;
-    let fronts = Front::lists(list);
+    let malformed = || sqlx::Error::Decode("malformed list".into());
+    let (fronts, numbers) = (Front::lists(list), read_packed(&row, 0)?);
+    let (revision, lengths) = numbers.split_first().ok_or_else(malformed)?;
+    if lengths.len() != fronts.len() {
+        return Err(malformed());
+    }
     let length = |list: List| {
         let at = fronts.iter().position(|&known| known == list);
         at.and_then(|at| lengths.get(at)).copied().unwrap_or_default()
     };
     let front = Front::of(list, length).write();
     let entries = read_packed(&row, 1)?;
-    let record = |&[id, time_ms]: &[u64; 2]| Record { id, time_ms };
-    let mut records: Vec<Record> = entries.as_chunks().0.iter().map(record).collect();
+    let (entries, []) = entries.as_chunks() else { return Err(malformed()) };
+    let record = |&[id, time_ms]: &[u64; 2]| {
+        let id = UserId::new(id).ok_or_else(malformed)?.get();
+        Ok(Record { id, time_ms })
+    };
+    let mut records = entries.iter().map(record).collect::<Result<Vec<_>, sqlx::Error>>()?;
     records.sort_unstable();
     let contents = Contents { front, records: Record::write_all(records) };
     Ok(Loaded { history, revision: *revision, contents })

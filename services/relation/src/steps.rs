@@ -434,6 +434,8 @@ mod tests {
         versions: HashMap<(EdgeKind, Edge), u64>,
         /// The newest time of each list.
         newest: HashMap<(List, UserId), u64>,
+        /// The entries of each list, with their times, as the cache has them: by the changes alone.
+        entries: BTreeMap<(List, UserId), BTreeMap<u64, u64>>,
     }
 
     impl Stored {
@@ -455,7 +457,18 @@ mod tests {
                 assert!(*time_ms > *newest, "{step:?}: the change before is as new");
                 *newest = *time_ms;
             }
-            for ((list, user), ItemChange { added, .. }) in &graph.items {
+            for ((list, user), ItemChange { added, removed }) in &graph.items {
+                let entries = self.entries.entry((*list, *user)).or_default();
+                for id in removed {
+                    assert!(entries.remove(id).is_some(), "{list:?} of {user}: {id} was not there");
+                }
+                for record in added {
+                    assert_eq!(
+                        entries.insert(record.id, record.time_ms),
+                        None,
+                        "{list:?} of {user}"
+                    );
+                }
                 for record in added {
                     let newest = self.newest.entry((*list, *user)).or_default();
                     assert!(record.time_ms > *newest, "{list:?} of {user}: one before is as new");
@@ -498,6 +511,22 @@ mod tests {
                 });
                 assert_eq!(account.list(List::Mutuals).length, mutuals);
             }
+            let mut entries = BTreeMap::<_, BTreeMap<u64, u64>>::new();
+            let mut add = |list, user, peer: UserId, since| {
+                entries.entry((list, user)).or_default().insert(peer.get(), since);
+            };
+            for (&(kind, edge), &since) in &self.edges {
+                add(kind.outgoing(), edge.from, edge.to, since);
+                if let Some(list) = kind.incoming() {
+                    add(list, edge.to, edge.from, since);
+                }
+                let other = self.edges.get(&(kind, edge.reversed()));
+                if let (EdgeKind::Follow, Some(&other)) = (kind, other) {
+                    add(List::Mutuals, edge.from, edge.to, since.max(other));
+                }
+            }
+            let cached = self.entries.iter().filter(|(_, entries)| !entries.is_empty());
+            assert!(cached.eq(&entries), "the changes of the lists are not those of the edges");
             for (kind, edge) in self.edges.keys() {
                 let is_blocked = [*edge, edge.reversed()]
                     .iter()

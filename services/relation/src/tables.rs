@@ -76,7 +76,7 @@ pub(crate) fn read_edge(row: &AnyRow, column: usize) -> Result<Edge, sqlx::Error
     Ok(Edge { from, to: read_id(row, column + 1, UserId::new)? })
 }
 
-/// Joins columns to one text. The driver's work grows with the columns of all rows.
+/// Joins columns, none of which is NULL, to one text. The driver's work grows with the columns of all rows.
 pub(crate) fn packed(columns: impl IntoIterator<Item = impl Display>) -> String {
     format!("concat_ws(' ', {})", join(columns))
 }

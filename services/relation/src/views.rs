@@ -163,6 +163,7 @@ fn members(records: &[u8], accounts: &[UserId]) -> Vec<bool> {
 
 #[cfg(test)]
 mod tests {
+    use microblog_storage::entry::FORMAT;
     use proptest::{collection::vec, prelude::*};
 
     use super::*;
@@ -209,7 +210,7 @@ mod tests {
     }
 
     fn entry(contents: &Contents) -> Vec<u8> {
-        let mut entry = vec![1, 0, 0, 0];
+        let mut entry = vec![FORMAT, 0, 0, 0];
         entry.extend((contents.front.len() as u32).to_be_bytes());
         entry.extend(7_u64.to_be_bytes());
         entry.extend(&contents.front);

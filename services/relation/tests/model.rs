@@ -17,6 +17,9 @@ use support::{Client, System, id, ids, list_for, list_of};
 
 const USERS: u64 = 6;
 
+/// So many others each account follows, and as many follow it: with some of its peers, an entry gets a set.
+const OTHERS: u64 = 46;
+
 #[derive(Clone, Copy, Debug)]
 enum Action {
     Follow,
@@ -146,6 +149,10 @@ async fn run(topology: Topology, runs: usize) {
     let mut runner = TestRunner::default();
     for run in 0..runs as u64 {
         let user = |n: u64| id(100 * (run + 1) + n);
+        let [followed, fans] = [50_000, 60_000].map(|from| move |n| id(from + n));
+        let others = (0..USERS).flat_map(|own| (0..OTHERS).map(move |n| (own, n)));
+        let others = others.flat_map(|(own, n)| [(user(own), followed(n)), (fans(n), user(own))]);
+        system.import(&others.collect::<Vec<_>>()).await;
         let mut pairs = Vec::new();
         for first in 0..USERS {
             for second in first + 1..USERS {
@@ -171,8 +178,10 @@ async fn run(topology: Topology, runs: usize) {
                 };
                 sides.iter().filter_map(of_pair).collect()
             };
-            let following = peers(|own, _| own.follows);
-            let followers = peers(|_, other| other.follows);
+            let mut following = peers(|own, _| own.follows);
+            let mut followers = peers(|_, other| other.follows);
+            following.extend((0..OTHERS).map(followed));
+            followers.extend((0..OTHERS).map(fans));
             let mutuals = peers(|own, other| own.follows && other.follows);
             let lengths = [&following, &followers, &mutuals].map(|list| list.len() as u64);
             assert_eq!(<[u64; 3]>::from(system.counts(user(own)).await), lengths);

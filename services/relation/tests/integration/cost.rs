@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use crate::support::{System, id, list_of};
 
 /// The mark of the primary, which each round trip reads as well.
-const MARK: (&str, u64) = ("hget", 1);
+const MARK: (&str, u64) = ("hmget", 1);
 
 /// Asserts the cost of a call, as soon as the background jobs do not add to it.
 async fn costs(system: &System, what: &str, commands: &[(&str, u64)], call: impl AsyncFn()) {

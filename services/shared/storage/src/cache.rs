@@ -41,7 +41,7 @@ pub struct Patch {
     pub front: Vec<u8>,
     /// The records to append, oldest first.
     pub added: Vec<u8>,
-    /// The ids whose records are removed before.
+    /// The ids whose records are removed, before the others are appended.
     pub removed: Vec<u64>,
 }
 
@@ -56,7 +56,7 @@ pub enum Applied {
     Newer,
     /// The change was put in place.
     Put,
-    /// The entry was deleted.
+    /// The entry was deleted: it lacked another change, or this one could not be put in place.
     Deleted,
 }
 

@@ -17,7 +17,8 @@ const ID_BITS: u32 = 53;
 /// Up to so many records, an entry has no set beside it.
 pub const SMALL: usize = 48;
 
-const FORMAT: u8 = 1;
+/// The first byte of an entry.
+pub const FORMAT: u8 = 2;
 
 /// The member by which a reader of the set sees that the set was there.
 pub const SET_MEMBER: u64 = 0;

@@ -14,16 +14,19 @@
 -- A lease is a list: a token, and then each change that was applied meanwhile, as the five arguments
 -- of a change.
 --
--- KEYS of each function: entry, lease, set. The keys contain the history of the database, so an entry
--- of another history is another key.
+-- KEYS of the functions of entries: entry, lease, set. The keys contain the history of the database, so an
+-- entry of another history is another key. None is rolled back if it fails: the set changes first, so that
+-- an entry never has a revision that its set does not have.
 
-local FORMAT, HEADER, RECORD, ID = 1, 16, 12, 8
+local FORMAT, HEADER, RECORD, ID = 2, 16, 12, 8
 local SMALL = 48
--- The bytes up to which an entry is read and written whole, which takes fewer commands.
+-- A shorter entry is read with its header, and written whole: that takes fewer commands.
 local WHOLE = 1024
 -- The most changes that a lease collects, and the arguments of each: the revisions before and after, the
--- front, the records that are appended, and the ids of those that are removed before.
+-- front, the records that are appended, and the ids whose records are removed first.
 local COLLECTED_MAX, CHANGE = 64, 5
+-- The most records that a change removes: each takes time in proportion to the length of the entry.
+local REMOVED_MAX = 16
 -- Lists are cut when they exceed their limit by a fifth, so that a cut is rare.
 local CUT_FACTOR = 1.2
 -- The most arguments of one command: Lua's stack has 8,000.
@@ -83,77 +86,94 @@ end
 
 -- Writes an entry. Lists of more than SMALL records get a set.
 local function write(keys, revision, front, records, lifetime)
-  redis.call('SET', keys[1], header_of(revision, front) .. front .. records, 'EX', lifetime)
   if #records > SMALL * RECORD then
     local ids = ids_of(records)
     ids[#ids + 1] = '0'
     change_set('SADD', keys[3], ids)
     redis.call('EXPIRE', keys[3], lifetime)
   end
+  redis.call('SET', keys[1], header_of(revision, front) .. front .. records, 'EX', lifetime)
 end
 
--- Changes the set beside an entry. One that was evicted alone makes the entry useless, as one with other
--- ids does.
-local function follow(keys, removed, added)
+-- Changes the set beside an entry. Returns false if it was evicted alone, or has other ids.
+local function update_set(set, removed, added)
   local number = #added
   -- In a set that is there, it is no new member.
   added[number + 1] = '0'
-  if change_set('SREM', keys[3], removed) ~= #removed or change_set('SADD', keys[3], added) ~= number then
-    delete(keys)
+  return change_set('SREM', set, removed) == #removed and change_set('SADD', set, added) == number
+end
+
+-- Returns records without those of some ids, and which of the ids were among them.
+local function without(records, removed)
+  local found = {}
+  for at = 1, #removed, ID do
+    local place = place_of(records, string.sub(removed, at, at + ID - 1))
+    if place then
+      found[#found + 1] = integer(struct.unpack('>I8', removed, at))
+      records = string.sub(records, 1, place - 1) .. string.sub(records, place + RECORD)
+    end
   end
+  return records, found
 end
 
 -- Puts a change in place: a new front, without some records, and with newer ones. Cuts the oldest ones
--- beyond the limit.
+-- beyond the limit. Deletes an entry of which that is not enough. Returns whether the entry is there.
 local function put(keys, head, front_length, change, limit, lifetime)
   local revision, front, added, removed = tonumber(change[2]), change[3], change[4], change[5]
   local is_whole = #head < WHOLE
   local length = is_whole and #head or redis.call('STRLEN', keys[1])
   local before = length - HEADER - front_length
-  local has_set = before > SMALL * RECORD
+  local has_set, may_be_cut = before > SMALL * RECORD, before >= limit * RECORD
   local is_cut = before + #added > limit * RECORD * CUT_FACTOR
+  local start = header_of(revision, front) .. front
   if has_set and not is_whole and removed == '' and #front == front_length and not is_cut then
-    redis.call('SETRANGE', keys[1], 0, header_of(revision, front) .. front)
-    redis.call('APPEND', keys[1], added)
-    return follow(keys, {}, ids_of(added))
-  end
-  local start = HEADER + front_length
-  local all = is_whole and string.sub(head, start + 1) or redis.call('GETRANGE', keys[1], start, -1)
-  local ids = {}
-  for at = 1, #removed, ID do
-    -- Of a list that may have been cut, an older record that is not known here takes the place.
-    local place = before < limit * RECORD and place_of(all, string.sub(removed, at, at + ID - 1))
-    if not place then
-      return delete(keys)
+    if not update_set(keys[3], {}, ids_of(added)) then
+      delete(keys)
+      return false
     end
-    ids[#ids + 1] = integer(struct.unpack('>I8', removed, at))
-    all = string.sub(all, 1, place - 1) .. string.sub(all, place + RECORD)
+    redis.call('SETRANGE', keys[1], 0, start)
+    redis.call('APPEND', keys[1], added)
+    return true
   end
-  all = all .. added
-  if is_cut or has_set ~= (#all > SMALL * RECORD) then
+  local at = HEADER + front_length
+  local all = is_whole and string.sub(head, at + 1) or redis.call('GETRANGE', keys[1], at, -1)
+  local is_too_much = #removed > REMOVED_MAX * ID
+  local rest, found = without(all, is_too_much and '' or removed)
+  -- Of a list that may have been cut, the record may be an older one; and an older one that is not known
+  -- here may take its place.
+  local is_missing = not may_be_cut and #found * ID < #removed
+  if is_too_much or is_missing or may_be_cut and #rest < limit * RECORD then
     delete(keys)
-    write(keys, revision, front, is_cut and string.sub(all, -limit * RECORD) or all, lifetime)
-    return
+    return false
   end
-  redis.call('SET', keys[1], header_of(revision, front) .. front .. all, 'KEEPTTL')
-  if has_set then
-    follow(keys, ids, ids_of(added))
+  local records = rest .. added
+  if is_cut or has_set ~= (#records > SMALL * RECORD) then
+    delete(keys)
+    write(keys, revision, front, is_cut and string.sub(records, -limit * RECORD) or records, lifetime)
+    return true
   end
+  if has_set and not update_set(keys[3], found, ids_of(added)) then
+    delete(keys)
+    return false
+  end
+  redis.call('SET', keys[1], start .. records, 'KEEPTTL')
+  return true
 end
 
 -- Brings an entry to a revision that is committed: a change from revision `before` to `after`, or
 -- without a change the knowledge that `after` is committed.
 --
 -- ARGV: before, after, front (empty: no change to put in place), records that are appended, ids whose
---       records are removed before, the most records, lifetime in seconds.
+--       records are removed first, the most records, lifetime in seconds.
 -- Returns what was done: 'absent', 'collected', 'newer', 'put', 'deleted'.
 local function apply(keys, args)
   local before, after = tonumber(args[1]), tonumber(args[2])
   local has_change = args[3] ~= ''
   local revision, front_length, head = head_of(keys[1])
   if not revision then
-    local collected = redis.call('LLEN', keys[2])
-    if collected > 0 and has_change and collected <= COLLECTED_MAX * CHANGE then
+    -- With the token before the changes.
+    local length = redis.call('LLEN', keys[2])
+    if length > 0 and has_change and length <= COLLECTED_MAX * CHANGE then
       redis.call('RPUSH', keys[2], unpack(args, 1, CHANGE))
       return 'collected'
     end
@@ -162,8 +182,7 @@ local function apply(keys, args)
   elseif revision >= after then
     return 'newer'
   elseif revision == before and has_change then
-    put(keys, head, front_length, args, tonumber(args[6]), args[7])
-    return 'put'
+    return put(keys, head, front_length, args, tonumber(args[6]), args[7]) and 'put' or 'deleted'
   end
   delete(keys)
   return 'deleted'
@@ -200,17 +219,16 @@ local function install(keys, args)
   for at = 2, #held, CHANGE do
     local change = { unpack(held, at, at + CHANGE - 1) }
     local revision, front_length, head = head_of(keys[1])
-    if not revision then
-      return 0
-    elseif tonumber(change[2]) > revision then
+    if tonumber(change[2]) > revision then
       if tonumber(change[1]) ~= revision then
         delete(keys)
         return 0
+      elseif not put(keys, head, front_length, change, limit, lifetime) then
+        return 0
       end
-      put(keys, head, front_length, change, limit, lifetime)
     end
   end
-  return redis.call('EXISTS', keys[1])
+  return 1
 end
 
 -- Returns the replication id of this server; nil if it is no primary.
@@ -219,6 +237,18 @@ local function replication_id()
   if string.find(info, 'role:master', 1, true) then
     return string.match(info, 'master_replid:(%x+)')
   end
+end
+
+-- Returns whether a mark is the one with a replication id, a history and a position; '' of each: there is
+-- none.
+local function is_mark(key, args, first)
+  local known = redis.call('HMGET', key, 'replication_id', 'history', 'position')
+  for at = 1, #known do
+    if (known[at] or '') ~= args[first + at - 1] then
+      return false
+    end
+  end
+  return true
 end
 
 -- Writes the mark of a primary: whatever the database had committed up to a position of the feed is
@@ -230,13 +260,7 @@ end
 -- replication id, history and position of the mark when the verifier began, '' if there was none.
 -- Returns 1 if it was written, else 0.
 local function mark(keys, args)
-  local known = redis.call('HMGET', keys[1], 'replication_id', 'history', 'position')
-  for at = 1, #known do
-    if (known[at] or '') ~= args[5 + at] then
-      return 0
-    end
-  end
-  if replication_id() ~= args[1] then
+  if not is_mark(keys[1], args, 6) or replication_id() ~= args[1] then
     return 0
   end
   redis.call('HSET', keys[1], 'replication_id', args[1], 'history', args[2], 'position', args[3],
@@ -253,24 +277,20 @@ local function end_mark(keys, args)
   return 0
 end
 
--- Renews the time of a mark: no later one was written, the server still has its replication id, and the
--- mark is young enough to be relied on.
+-- Renews the time of a mark: none with another position was written, the server still has its replication
+-- id, and the mark is young enough to be relied on.
 --
--- KEYS: mark. ARGV: replication id, history, position, time of the mark, its greatest age in seconds.
--- Returns the new time in seconds, or 0.
+-- KEYS: mark. ARGV: replication id, history, position, greatest age in seconds. Returns 1, or 0.
 local function keep(keys, args)
-  local known = redis.call('HMGET', keys[1], 'replication_id', 'history', 'position', 'time')
-  local now = tonumber(redis.call('TIME')[1])
-  if replication_id() ~= args[1] or now - tonumber(args[4]) > tonumber(args[5]) then
+  if not is_mark(keys[1], args, 1) or replication_id() ~= args[1] then
     return 0
   end
-  for at = 1, #known do
-    if known[at] ~= args[at] then
-      return 0
-    end
+  local now = tonumber(redis.call('TIME')[1])
+  if now - tonumber(redis.call('HGET', keys[1], 'time')) > tonumber(args[4]) then
+    return 0
   end
   redis.call('HSET', keys[1], 'time', now)
-  return now
+  return 1
 end
 
 -- Returns the server's own replication id ('' if it is no primary), its time in seconds, and the mark, if

@@ -6,6 +6,10 @@
 //! that another process has written since, or of a server that has another replication id by now. A process
 //! that takes its own lost connection for a database that is away does no harm but beside a failover of
 //! Redis: then it may keep the trust in a cut-off primary for as long.
+//!
+//! Not verified is what was committed in the last second before the database went away. Its writers have
+//! applied it, or removed the entries. One that could not reach Redis as well, or was killed, leaves entries
+//! that lack it, until the database is back or the trust ends.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -13,10 +17,13 @@ use std::{
 };
 
 use futures::future::join_all;
-use microblog_keyspace::{Keyspace, decode};
+use microblog_keyspace::Keyspace;
 use tokio::time::{Instant, sleep};
 
-use crate::mark::{Mark, keep_mark};
+use crate::{
+    entry::History,
+    mark::{Mark, keep_mark},
+};
 
 /// How often marks are kept.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -46,6 +53,13 @@ impl Keeper {
         *self.last() = Some((Instant::now(), marks));
     }
 
+    /// Keeps nothing of another history than this, which the database has.
+    pub(crate) fn forget_others(&self, history: &History) {
+        if let Some((_, marks)) = &mut *self.last() {
+            marks.retain(|(_, mark)| mark.history == *history);
+        }
+    }
+
     /// Keeps nothing, until the next round.
     pub(crate) fn forget(&self) {
         *self.last() = None;
@@ -65,9 +79,9 @@ impl Keeper {
             return;
         }
         let kept = marks.into_iter().map(async |(key, mark)| {
-            let time_s = self.keyspace.call(keep_mark(&key, &mark)).await.ok()?;
-            let time_s: i64 = decode(time_s).ok()?;
-            (time_s > 0).then_some((key, Mark { time_s, ..mark }))
+            // Without an answer, it may be kept the next time.
+            let is_kept = self.keyspace.call::<u8>(keep_mark(&key, &mark)).await.unwrap_or(1) == 1;
+            is_kept.then_some((key, mark))
         });
         let kept = join_all(kept).await.into_iter().flatten().collect();
         if let Some((_, marks)) = self.last().as_mut().filter(|(last, _)| *last == ended) {

@@ -60,10 +60,10 @@ pub(crate) fn end_mark(key: &str, history: &History) -> Call {
     Call::new("end_mark").key(key).arg(&history.0)
 }
 
-/// Returns the call that renews the time of a mark which is still this one and relied on. Its result is the
-/// new time, or 0.
+/// Returns the call that renews the time of a mark which is still this one and relied on. Its result is 1,
+/// or 0. It may be repeated.
 pub(crate) fn keep_mark(key: &str, mark: &Mark) -> Call {
-    identified("keep", key, mark).arg(mark.time_s).arg(AGE_MAX_S)
+    identified("keep", key, mark).arg(AGE_MAX_S)
 }
 
 fn identified(function: &'static str, key: &str, mark: &Mark) -> Call {

@@ -133,12 +133,12 @@ impl Trust {
     /// again meanwhile, or if the connection leads to a server with another mark, such as an old primary
     /// to which it has stayed. `mark` is the reply to the command that [`Trusted::ask_mark`] has added.
     pub(crate) fn confirms(&self, trusted: &Trusted, mark: &Value) -> bool {
-        let id = match mark {
-            Value::BulkString(bytes) => &**bytes,
-            _ => &[],
-        };
+        let Value::Array(fields) = mark else { return false };
+        let expected = [&trusted.primary.replication_id, &trusted.history.0];
+        let is_field = |(field, expected): (&Value, &String)| matches!(field, Value::BulkString(bytes) if *bytes == expected.as_bytes());
         self.inner.keyspace.reconnects() == trusted.reconnects
-            && trusted.primary.replication_id.as_bytes() == id
+            && fields.len() == expected.len()
+            && fields.iter().zip(expected).all(is_field)
     }
 
     /// Ends the trust of other processes in primaries of some partitions, unless it is of this history: they
@@ -179,7 +179,8 @@ impl Trusted {
 
     /// Adds a command that reads the mark, on the connection of the other reads of the batch.
     pub(crate) fn ask_mark(&self, batch: &mut Batch) {
-        let read = cmd("HGET").arg(&self.primary.mark_key).arg("replication_id").take();
+        let fields = ["replication_id", "history"];
+        let read = cmd("HMGET").arg(&self.primary.mark_key).arg(&fields).take();
         batch.query(self.primary.first, read);
     }
 }

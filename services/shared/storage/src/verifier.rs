@@ -179,6 +179,7 @@ impl Verifier {
         // is committed later than the time of a mark need not be applied.
         let mut visited = self.visit().await?;
         let history = transaction::read_history(self.tables.database().await?).await?;
+        self.keeper.forget_others(&history);
         let (_, newest) = feed::ends(self.tables.database().await?).await?;
         if self.has_gone_back(&history, &visited).await? {
             return self.renew(&mut visited).await;

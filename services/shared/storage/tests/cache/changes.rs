@@ -62,31 +62,61 @@ async fn a_long_list_has_a_set_and_is_deleted_without_it() {
     assert_eq!(system.set(&keys(4)).await, None);
 }
 
+fn removal(id: u64, records_max: usize, removed: impl IntoIterator<Item = u64>) -> Change {
+    let Contents { front, .. } = contents([]);
+    let removed = removed.into_iter().map(|time| 1_000 + time * 4).collect();
+    let patch = Some(Patch { front, added: Vec::new(), removed });
+    Change { patch, records_max, ..change(id, 1, 2, None) }
+}
+
+/// Redis may evict any key.
+#[tokio::test]
+async fn an_entry_whose_set_was_evicted_ends_with_any_change() {
+    let system = System::start(Topology::Single).await;
+    for count in [60, 200] {
+        for (what, next) in [
+            ("a removal", removal(4, 1_000, [5])),
+            ("an addition", change(4, 1, 2, Some(contents([count])))),
+            ("another front", change(4, 1, 2, Some(contents([])))),
+        ] {
+            system.load(4, 1, &contents(0..count)).await;
+            system.delete(&keys(4).set).await;
+            assert_eq!(system.apply(next).await, Applied::Deleted, "{what}, {count} records");
+            assert_eq!(system.entry(&keys(4)).await, None, "{what}, {count} records");
+            assert_eq!(system.set(&keys(4)).await, None, "{what}, {count} records");
+        }
+    }
+}
+
 /// What comes in the place of a removed record is not known if older ones may be missing.
 #[tokio::test]
-async fn a_record_that_is_not_there_or_was_cut_ends_the_entry() {
+async fn a_record_that_is_not_there_or_has_one_behind_it_ends_the_entry() {
     let system = System::start(Topology::Single).await;
-    let remove = |id, records_max, removed: u64| {
-        let Contents { front, .. } = contents([]);
-        let patch = Some(Patch { front, added: Vec::new(), removed: vec![removed] });
-        Change { patch, records_max, ..change(id, 1, 2, None) }
-    };
     for (count, records_max, removed, left) in [
-        (60, 100, 1_020, Some(59)),
-        (49, 100, 1_020, Some(48)),
-        (1, 100, 1_000, Some(0)),
-        (60, 60, 1_020, None),
-        (60, 61, 1_020, Some(59)),
-        (60, 100, 1_021, None),
+        (60, 100, 5..6, Some(59)),
+        (49, 100, 5..6, Some(48)),
+        (1, 100, 0..1, Some(0)),
+        (60, 60, 5..6, None),
+        (60, 61, 5..6, Some(59)),
+        (60, 100, 60..61, None),
+        // There are more than the newest.
+        (64, 60, 5..9, Some(60)),
+        (64, 60, 5..10, None),
+        // An older one.
+        (64, 60, 100..101, Some(64)),
+        (60, 100, 5..21, Some(44)),
+        (60, 100, 5..22, None),
     ] {
         system.cache.remove(&[keys(4)]).await.unwrap();
         system.load(4, 1, &contents(0..count)).await;
-        system.apply(remove(4, records_max, removed)).await;
+        let case = format!("{count} records, at most {records_max}, {removed:?} removed");
+        let applied = system.apply(removal(4, records_max, removed)).await;
+        assert_eq!(applied, if left.is_some() { Applied::Put } else { Applied::Deleted }, "{case}");
         let entry = system.entry(&keys(4)).await;
         let found = entry.map(|(_, contents)| contents.records.len() / RECORD);
-        assert_eq!(found, left, "{count} records, at most {records_max}, {removed} removed");
+        assert_eq!(found, left, "{case}");
         let set = system.set(&keys(4)).await.map(|set| set.len());
-        assert_eq!(set, left.filter(|&left| left > 48), "{count} records");
+        assert_eq!(set, left.filter(|&left| left > 48), "{case}");
     }
 }
 

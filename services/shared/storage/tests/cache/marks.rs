@@ -33,10 +33,9 @@ impl System {
         self.keyspace.call::<u8>(call).await.unwrap() == 1
     }
 
-    /// Returns the new time, or 0.
-    async fn keep(&self, id: &str, (history, position, time): Mark<'_>) -> i64 {
-        let call = self.mark_call("keep").arg(id).arg(history).arg(position).arg(time);
-        self.keyspace.call(call.arg(AGE_MAX_S)).await.unwrap()
+    async fn keep(&self, id: &str, history: &str, position: &str) -> bool {
+        let call = self.mark_call("keep").arg(id).arg(history).arg(position).arg(AGE_MAX_S);
+        self.keyspace.call::<u8>(call).await.unwrap() == 1
     }
 
     async fn end_mark(&self, history: &str) -> bool {
@@ -67,20 +66,22 @@ async fn a_mark_is_kept_while_it_is_relied_on_and_nobody_has_written_another() {
     let system = System::start(Topology::Single).await;
     let (id, now, _) = system.read_mark().await;
     let young = ("h1", "1 10", now - AGE_MAX_S + 5);
-    assert_eq!(system.keep(&id, young).await, 0, "there is none");
+    assert!(!system.keep(&id, "h1", "1 10").await, "there is none");
     assert!(system.mark(&id, young, ["", "", ""]).await);
-    for other in [("h0", "1 10", young.2), ("h1", "0 0", young.2), ("h1", "1 10", young.2 - 1)] {
-        assert_eq!(system.keep(&id, other).await, 0, "{other:?}");
+    for [id, history, position] in
+        [["another", "h1", "1 10"], [&id, "h0", "1 10"], [&id, "h1", "0 0"]]
+    {
+        assert!(!system.keep(id, history, position).await, "{history} {position} of {id}");
     }
-    assert_eq!(system.keep("another", young).await, 0);
-    let kept = system.keep(&id, young).await;
-    assert!(kept >= now, "{kept}");
-    assert_eq!(system.keep(&id, young).await, 0, "it has another time");
-    assert!(system.keep(&id, ("h1", "1 10", kept)).await >= kept);
+    for time in ["it is kept", "the answer was lost"] {
+        assert!(system.keep(&id, "h1", "1 10").await, "{time}");
+        let [.., kept] = system.read_mark().await.2.unwrap();
+        assert!(kept.parse::<i64>().unwrap() >= now, "{time}: {kept}");
+    }
 
     let old = ("h1", "1 10", now - AGE_MAX_S - 1);
     assert!(system.mark(&id, old, [&id, "h1", "1 10"]).await);
-    assert_eq!(system.keep(&id, old).await, 0, "trust that has ended does not begin again");
+    assert!(!system.keep(&id, "h1", "1 10").await, "trust that has ended does not begin again");
 }
 
 #[tokio::test]

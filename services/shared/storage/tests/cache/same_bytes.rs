@@ -69,9 +69,10 @@ async fn check(system: &System, loaded: usize, steps: &[Step], collected: usize)
     assert_eq!(system.set(&keys(4)).await, system.set(&keys(8)).await);
 }
 
-// Ids whose low bytes are found elsewhere, too: in times, and across records.
+// Ids whose low bytes are found elsewhere, too: in times, across records, and in ids with other high bits.
 fn record(number: u64) -> Record {
-    Record { time_ms: number * 4, id: 4 * (number % 7 << 16 | (number + 1)) }
+    let id = number % 3 << 48 | number % 7 << 18 | (number / 2 + 1) * 4;
+    Record { time_ms: number * 4, id }
 }
 
 fn bytes(records: &[Record]) -> Vec<u8> {

@@ -11,7 +11,8 @@
 //! function in one step, and its replica has an earlier state of it as a whole; the old primary
 //! stays reachable after a failover of the cache, and each process may use either server in each
 //! step, but the verifier in a round; whoever finds the database away is right, and no primary of the
-//! cache is cut off then; FLUSHALL deletes entries and mark together; the feed keeps a row for longer
+//! cache is cut off then, and a writer that could not apply its change unlinks the entries before the
+//! database goes away; FLUSHALL deletes entries and mark together; the feed keeps a row for longer
 //! than a replica lags that is promoted; a history ends once. The cache has one primary in
 //! each round of a verifier, so each round that writes a mark marks all primaries.
 

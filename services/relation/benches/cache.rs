@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures::future::{join, join_all};
+use futures::future::{join, join_all, ready};
 use microblog_proto::relation::{self as pb, EdgeList};
 use microblog_testkit::{
     self as testkit, Database, PATIENCE, PostgresServer, Process, RedisServer, eventually,
@@ -73,18 +73,33 @@ impl System {
         used.unwrap().parse().unwrap()
     }
 
-    /// Returns the items that were read so far: from the cache, and all.
-    async fn reads(&self) -> [f64; 2] {
+    /// Returns the items that were read so far: from the cache, loaded into it, and past it.
+    async fn reads(&self) -> [f64; 3] {
         let request = http::Request::get("/metrics").body(Vec::new()).unwrap();
         let body = testkit::http(self.metrics, request).await.into_body();
         let text = String::from_utf8(body.to_vec()).unwrap();
-        let reads = |result: &str| {
+        ["hit", "load", "bypass"].map(|result| {
+            let result = format!("result=\"{result}\"");
             let of_result =
-                |line: &&str| line.starts_with("microblog_item_reads") && line.contains(result);
+                |line: &&str| line.starts_with("microblog_item_reads") && line.contains(&result);
             let lines = text.lines().filter(of_result);
             lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
-        };
-        [reads("result=\"hit\""), reads("result=")]
+        })
+    }
+
+    /// Calls for a while, beside something else, and prints the calls and how items were read.
+    async fn measure(&self, what: &str, beside: impl Future<Output = ()>) {
+        let before = self.reads().await;
+        let ([calls, failed], ()) = join(self.call(RUN), beside).await;
+        let after = self.reads().await;
+        let reads = [0, 1, 2].map(|n| after[n] - before[n]);
+        let all: f64 = reads.iter().sum();
+        let [hits, loads, bypasses] = reads.map(|reads| 100.0 * reads / all);
+        println!(
+            "{what}: {:.0} calls/s, {failed} failed; of {all} items {hits:.1}% from the cache, \
+             {loads:.1}% loaded, {bypasses:.1}% past it",
+            calls as f64 / RUN.as_secs_f64()
+        );
     }
 
     /// Calls for a while. Returns the calls that succeeded, and those that failed.
@@ -121,6 +136,11 @@ impl System {
                 client.list_edges(list_for(viewer, list, user, 50)).await.is_ok()
             }
         }
+    }
+
+    async fn limit(&self, bytes: u64) {
+        let limit = cmd("CONFIG").arg("SET").arg("maxmemory").arg(bytes).take();
+        let () = limit.query_async(&mut self.redis.admin().await).await.unwrap();
     }
 
     async fn flush(&self) {
@@ -161,24 +181,8 @@ async fn measure() {
     .await;
     println!("{created} follows of {ACCOUNTS} accounts take {full} bytes: {} each", full / created);
 
-    let limit = empty + full / 4;
-    let limited = cmd("CONFIG").arg("SET").arg("maxmemory").arg(limit).take();
-    let () = limited.query_async(&mut system.redis.admin().await).await.unwrap();
     system.call(WARM_UP).await;
-    let before = system.reads().await;
-    let [calls, failed] = system.call(RUN).await;
-    let after = system.reads().await;
-    let [hits, reads] = [0, 1].map(|n| after[n] - before[n]);
-    println!(
-        "with a quarter of that: {:.1}% of {reads} items from the cache; {:.0} calls/s, {failed} failed",
-        100.0 * hits / reads,
-        calls as f64 / RUN.as_secs_f64()
-    );
-
-    let unlimited = cmd("CONFIG").arg("SET").arg("maxmemory").arg(0).take();
-    let () = unlimited.query_async(&mut system.redis.admin().await).await.unwrap();
-    system.call(WARM_UP).await;
-    let [quiet, failed_quiet] = system.call(RUN).await;
+    system.measure("everything cached", ready(())).await;
     let emptied = async {
         let until = Instant::now() + RUN;
         while Instant::now() < until {
@@ -186,9 +190,8 @@ async fn measure() {
             tokio::time::sleep(EMPTIED_EVERY).await;
         }
     };
-    let ([calls, failed], ()) = join(system.call(RUN), emptied).await;
-    println!(
-        "emptied every {EMPTIED_EVERY:?}: {:.2} of the calls otherwise, {failed} and {failed_quiet} failed",
-        calls as f64 / quiet as f64
-    );
+    system.measure(&format!("emptied every {EMPTIED_EVERY:?}"), emptied).await;
+    system.limit(empty + full / 4).await;
+    system.call(WARM_UP).await;
+    system.measure("a quarter of the memory", ready(())).await;
 }

@@ -9,7 +9,7 @@
 -- The front is of the item's kind. A record is a number (12 bytes, big endian): a time (43 bits), and
 -- below it the id of an account or a post (53 bits). The oldest record is first, so that a newer one is
 -- appended. Beside an entry of more than SMALL records is a set of the same ids, with the member 0, by
--- which a reader sees that the set was there. Ids and revisions are below 2^53, hence exact as Lua numbers.
+-- which a reader sees that the set was there: it may be evicted alone. Ids and revisions are below 2^53, hence exact as Lua numbers.
 --
 -- A lease is a list: a token, and then each change that was applied meanwhile, as the five arguments
 -- of a change.
@@ -95,12 +95,14 @@ local function write(keys, revision, front, records, lifetime)
   redis.call('SET', keys[1], header_of(revision, front) .. front .. records, 'EX', lifetime)
 end
 
--- Changes the set beside an entry. Returns false if it was evicted alone, or has other ids.
+-- Changes the set beside an entry. One that was evicted stays away: who needs it loads the entry again.
 local function update_set(set, removed, added)
   local number = #added
   -- In a set that is there, it is no new member.
   added[number + 1] = '0'
-  return change_set('SREM', set, removed) == #removed and change_set('SADD', set, added) == number
+  if change_set('SREM', set, removed) ~= #removed or change_set('SADD', set, added) ~= number then
+    redis.call('UNLINK', set)
+  end
 end
 
 -- Returns records without those of some ids, and which of the ids were among them.
@@ -127,10 +129,7 @@ local function put(keys, head, front_length, change, limit, lifetime)
   local is_cut = before + #added > limit * RECORD * CUT_FACTOR
   local start = header_of(revision, front) .. front
   if has_set and not is_whole and removed == '' and #front == front_length and not is_cut then
-    if not update_set(keys[3], {}, ids_of(added)) then
-      delete(keys)
-      return false
-    end
+    update_set(keys[3], {}, ids_of(added))
     redis.call('SETRANGE', keys[1], 0, start)
     redis.call('APPEND', keys[1], added)
     return true
@@ -152,9 +151,8 @@ local function put(keys, head, front_length, change, limit, lifetime)
     write(keys, revision, front, is_cut and string.sub(records, -limit * RECORD) or records, lifetime)
     return true
   end
-  if has_set and not update_set(keys[3], found, ids_of(added)) then
-    delete(keys)
-    return false
+  if has_set then
+    update_set(keys[3], found, ids_of(added))
   end
   redis.call('SET', keys[1], start .. records, 'KEEPTTL')
   return true

@@ -3,10 +3,7 @@
 //! after a crash, another one continues with those that remain.
 
 use microblog_domain::UserId;
-use microblog_record::{
-    Database,
-    sql::{number, read_id},
-};
+use microblog_record::Database;
 use microblog_storage::{Lease, Tables, Writer};
 use sqlx::{AssertSqlSafe, any::AnyRow};
 
@@ -15,7 +12,7 @@ use crate::{
     graph::{Edge, EdgeKind},
     group::Steps,
     steps::Step,
-    tables::read_edge,
+    tables::{ids_behind, read_edge},
 };
 
 /// The most edges that a transaction ends.
@@ -35,7 +32,7 @@ pub(crate) async fn end_edges(
     let mut after = 0;
     let mut outcome = Ok(());
     while lease.take(database).await? {
-        let users = deletions(database, after).await?;
+        let users = ids_behind(database, "deletions", after, ACCOUNTS).await?;
         let Some(last) = users.last() else { break };
         after = last.get();
         for user in users {
@@ -68,16 +65,6 @@ async fn end_edges_of(
     }
     writer.write(vec![Step::Deleted(user)]).await?;
     Ok(())
-}
-
-async fn deletions(database: &Database, after: u64) -> Result<Vec<UserId>, Error> {
-    let text = format!("SELECT id FROM deletions WHERE id > $1 ORDER BY id LIMIT {ACCOUNTS}");
-    let read = async {
-        let query = sqlx::query(AssertSqlSafe(text)).bind(number(after));
-        let rows = query.fetch_all(database.readers()).await?;
-        rows.iter().map(|row| read_id(row, 0, UserId::new)).collect()
-    };
-    Ok(database.read("SELECT deletions", read).await?)
 }
 
 async fn edges(

@@ -5,11 +5,11 @@ use std::fmt::{Display, Write as _};
 
 use microblog_domain::UserId;
 use microblog_record::{
-    Migration,
-    sql::{read, read_id},
+    Database, Error, Migration,
+    sql::{number, read, read_id},
 };
 use microblog_storage::{Record, feed::feed};
-use sqlx::{Row as _, any::AnyRow};
+use sqlx::{AssertSqlSafe, Row as _, any::AnyRow};
 
 use crate::graph::{Edge, EdgeKind, List};
 
@@ -68,6 +68,22 @@ pub(crate) fn join(numbers: impl IntoIterator<Item = impl Display>) -> String {
 /// Returns edges as rows: `(4, 8), (8, 4)`.
 pub(crate) fn pairs<'a>(edges: impl IntoIterator<Item = &'a Edge>) -> String {
     join(edges.into_iter().map(|Edge { from, to }| format!("({from}, {to})")))
+}
+
+/// Reads the ids of a table behind one, up to a number.
+pub(crate) async fn ids_behind(
+    database: &Database,
+    table: &str,
+    id: u64,
+    count: usize,
+) -> Result<Vec<UserId>, Error> {
+    let text = format!("SELECT id FROM {table} WHERE id > $1 ORDER BY id LIMIT {count}");
+    let read = async {
+        let query = sqlx::query(AssertSqlSafe(text)).bind(number(id));
+        let rows = query.fetch_all(database.readers()).await?;
+        rows.iter().map(|row| read_id(row, 0, UserId::new)).collect()
+    };
+    database.read("SELECT ids", read).await
 }
 
 /// Decodes an edge from two columns.

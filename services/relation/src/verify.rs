@@ -13,10 +13,7 @@ use futures::{
     stream::{self, BoxStream},
 };
 use microblog_domain::{UserId, Violations};
-use microblog_record::{
-    Database,
-    sql::{number, read, read_id},
-};
+use microblog_record::{Database, sql::read};
 use microblog_storage::{Item as _, Part, View as _};
 use sqlx::AssertSqlSafe;
 
@@ -25,7 +22,7 @@ use crate::{
     graph::{EdgeKind, List},
     items::RECORDS_MAX,
     lists::{Lists, ids},
-    tables::{join, read_edge},
+    tables::{ids_behind, join, read_edge},
     views::{ListView, SetLength},
 };
 
@@ -60,22 +57,13 @@ pub(crate) fn reports(
         let lists = lists.clone();
         async move {
             let Some(after) = after else { return Ok(None) };
-            let users = accounts(lists.database().await?, after).await?;
+            let database = lists.database().await?;
+            let users = ids_behind(database, "accounts", after, PAGE).await?;
             let next = users.last().filter(|_| users.len() == PAGE).map(|last| last.get());
             Ok(Some((check(&lists, &users).await?, next)))
         }
     });
     pages.boxed()
-}
-
-async fn accounts(database: &Database, after: u64) -> Result<Vec<UserId>, Error> {
-    let text = format!("SELECT id FROM accounts WHERE id > $1 ORDER BY id LIMIT {PAGE}");
-    let read = async {
-        let query = sqlx::query(AssertSqlSafe(text)).bind(number(after));
-        let rows = query.fetch_all(database.readers()).await?;
-        rows.iter().map(|row| read_id(row, 0, UserId::new)).collect()
-    };
-    Ok(database.read("SELECT accounts", read).await?)
 }
 
 async fn check(lists: &Lists, users: &[UserId]) -> Result<Report, Error> {

@@ -1,12 +1,30 @@
 //! Accounts with more entries than the cache has of a list: the database answers for the older ones.
 
 use microblog_proto::relation::{self as pb, EdgeList};
-use microblog_testkit::Topology::{Cluster, Single};
+use microblog_testkit::{
+    Topology::{Cluster, Single},
+    redis::cmd,
+};
 
 use crate::support::{FOLLOWER, FOLLOWING, MUTUAL, NONE, System, id, ids, list_for, list_of};
 
 /// The most entries of a list in the cache, before it is cut.
 const CACHED_MAX: u64 = 10_000;
+
+/// Returns the bytes of the largest key.
+async fn largest_key(system: &System) -> u64 {
+    let mut largest = 0;
+    for node in system.redis.nodes() {
+        let mut admin = node.admin().await;
+        let keys: Vec<String> = cmd("KEYS").arg("rel:*").query_async(&mut admin).await.unwrap();
+        for key in keys {
+            let usage = cmd("MEMORY").arg("USAGE").arg(key).arg("SAMPLES").arg(0).take();
+            let bytes: Option<u64> = usage.query_async(&mut admin).await.unwrap();
+            largest = largest.max(bytes.unwrap_or_default());
+        }
+    }
+    largest
+}
 
 #[tokio::test]
 async fn a_star_has_all_followers_in_order() {
@@ -37,6 +55,8 @@ async fn a_star_has_all_followers_in_order() {
             let states: Vec<_> =
                 response.into_inner().relations.iter().map(|relation| relation.state).collect();
             assert_eq!(states, [FOLLOWER, FOLLOWER, FOLLOWER, NONE], "{state}");
+            let largest = largest_key(&system).await;
+            assert!((100_000..1 << 20).contains(&largest), "{state}: {largest} bytes");
             system.flush().await;
             system.caches().await;
         }

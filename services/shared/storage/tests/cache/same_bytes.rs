@@ -71,7 +71,7 @@ async fn check(system: &System, loaded: usize, steps: &[Step], collected: usize)
 
 // Ids whose low bytes are found elsewhere, too: in times, across records, and in ids with other high bits.
 fn record(number: u64) -> Record {
-    let id = number % 3 << 48 | number % 7 << 18 | (number / 2 + 1) * 4;
+    let id = (number % 3) << 48 | (number % 7) << 18 | (number / 2 + 1) << 2;
     Record { time_ms: number * 4, id }
 }
 

@@ -46,8 +46,9 @@ impl Pools {
         links: u32,
         read_timeout: Duration,
         write_timeout: Duration,
+        plans: Plans,
     ) -> Result<Self, sqlx::Error> {
-        let pool = |statements| Connections::open(login, links, read_timeout, statements);
+        let pool = |statements| Connections::open(login, links, read_timeout, statements, plans);
         let reading = pool(Statements::Read(read_timeout))?;
         Ok(Self { reading, writing: pool(Statements::Write(write_timeout))? })
     }
@@ -68,6 +69,30 @@ pub(crate) enum Statements {
     Write(Duration),
     /// Migrations take as long as they take.
     Migrate,
+}
+
+/// How PostgreSQL plans the statements of a service.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Plans {
+    /// Each execution, for the present sizes of the tables. The plan that a connection keeps for a repeated
+    /// statement is for those that they had: the first recording fills empty tables, and read whole ones for
+    /// each batch.
+    BySize,
+    /// Once for a connection, by keys: a plan that is good for tables of any size. A plan takes as long as
+    /// some ten rows.
+    ByKey,
+}
+
+impl Plans {
+    fn settings(self) -> &'static str {
+        match self {
+            Self::BySize => "SET LOCAL plan_cache_mode = force_custom_plan",
+            Self::ByKey => {
+                "SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL enable_seqscan = off; \
+                 SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off"
+            }
+        }
+    }
 }
 
 /// A pool of connections to a database, for statements and transactions.
@@ -137,6 +162,7 @@ impl Connections {
         links: u32,
         timeout: Duration,
         statements: Statements,
+        plans: Plans,
     ) -> Result<Self, sqlx::Error> {
         let replaced = Arc::new(Replaced::default());
         let [acquired, released] = [(); 2].map(|()| replaced.clone());
@@ -160,7 +186,7 @@ impl Connections {
         let inner = Inner {
             pool,
             login: login.clone(),
-            begin: (!login.is_embedded()).then(|| begin(statements)),
+            begin: (!login.is_embedded()).then(|| begin(statements, plans)),
             only_reads: matches!(statements, Statements::Read(_)),
             replaced,
             generation,
@@ -271,12 +297,10 @@ impl Inner {
 }
 
 /// Returns how a transaction of PostgreSQL begins. What a role or a server has as its defaults does not
-/// hold in it. PostgreSQL cancels statements that outlive their callers. It plans each execution: the
-/// plan that it keeps for a repeated statement is for the size that its tables had. The first recording
-/// fills empty tables, and read whole ones for each batch. A commit is durable on the primary at least,
-/// and where the server has more, such as `remote_apply`, that stays. PostgreSQL knows
+/// hold in it. PostgreSQL cancels statements that outlive their callers. A commit is durable on the primary at
+/// least, and where the server has more, such as `remote_apply`, that stays. PostgreSQL knows
 /// `transaction_timeout` from version 17 on.
-fn begin(statements: Statements) -> String {
+fn begin(statements: Statements, plans: Plans) -> String {
     let limit = match statements {
         Statements::Read(limit) | Statements::Write(limit) => limit,
         Statements::Migrate => Duration::ZERO,
@@ -296,11 +320,11 @@ fn begin(statements: Statements) -> String {
     format!(
         "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL statement_timeout = {}; \
          SET LOCAL idle_in_transaction_session_timeout = {}; SET LOCAL lock_timeout = 0; \
-         SET LOCAL plan_cache_mode = force_custom_plan; \
-         SELECT CASE WHEN current_setting('transaction_timeout', true) <> '0' \
+         {}; SELECT CASE WHEN current_setting('transaction_timeout', true) <> '0' \
          THEN set_config('transaction_timeout', '0', true) END{synchronous_commit}{only_reads}",
         limit.as_millis(),
-        IDLE_IN_TRANSACTION.as_millis()
+        IDLE_IN_TRANSACTION.as_millis(),
+        plans.settings()
     )
 }
 

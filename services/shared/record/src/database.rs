@@ -15,7 +15,7 @@ use tokio::{
 use crate::{
     Config, Error, OpenError, RecordError,
     circuit_breaker::CircuitBreaker,
-    connections::{self, Connections, Pools, Statements},
+    connections::{self, Connections, Plans, Pools, Statements},
     login::Login,
     operation::Operations,
     start_check,
@@ -72,11 +72,21 @@ impl Database {
     /// Opens the database of a service. Connects lazily: it may be unavailable. Returns `None` if
     /// none is configured. [`Self::check`] follows before the service serves.
     pub fn open(config: &Config) -> Result<Option<Self>, OpenError> {
+        Self::open_with(config, Plans::BySize)
+    }
+
+    /// Opens the database of a service that cannot do without, and whose statements find rows by their keys:
+    /// PostgreSQL plans each once for a connection, and joins by keys alone.
+    pub fn open_required(config: &Config) -> Result<Self, OpenError> {
+        Self::open_with(config, Plans::ByKey)?.ok_or(OpenError::Missing)
+    }
+
+    fn open_with(config: &Config, plans: Plans) -> Result<Option<Self>, OpenError> {
         let Some(login) = config.login()? else { return Ok(None) };
         let login = Arc::new(login);
         sqlx::any::install_default_drivers();
         let timeout = Duration::from_millis(config.database_timeout_ms);
-        let pools = Pools::open(&login, config.database_connections, timeout, WRITE_TIMEOUT)
+        let pools = Pools::open(&login, config.database_connections, timeout, WRITE_TIMEOUT, plans)
             .map_err(OpenError::Address)?;
         let pools = Arc::new(pools);
         connections::observe(&pools);
@@ -86,11 +96,6 @@ impl Database {
         let inner =
             Inner { login, pools, checked, timeout, breaker, operations, change_feed_retention };
         Ok(Some(Self { inner: Arc::new(inner) }))
-    }
-
-    /// Opens the database of a service that cannot do without.
-    pub fn open_required(config: &Config) -> Result<Self, OpenError> {
-        Self::open(config)?.ok_or(OpenError::Missing)
     }
 
     /// Checks, once, that a service can use the database: the encoding, that a second connection waits
@@ -188,8 +193,13 @@ impl Database {
         // A connection without a limit on the time of a statement.
         let links = 1;
         let timeout = self.inner.timeout;
-        let connections =
-            Connections::open(&self.inner.login, links, timeout, Statements::Migrate)?;
+        let connections = Connections::open(
+            &self.inner.login,
+            links,
+            timeout,
+            Statements::Migrate,
+            Plans::BySize,
+        )?;
         // Each in a transaction of its own: the locks of one must not last for the time of the others.
         let run = async {
             for number in migrator.iter().map(|migration| migration.version) {

@@ -12,6 +12,7 @@ mod divergence;
 mod durability;
 mod error;
 mod login;
+pub mod number_rows;
 mod operation;
 mod positions;
 mod recorder;

@@ -4,7 +4,7 @@
 
 use clap::Parser as _;
 use microblog_record::{
-    Config, Database, WriteTransaction,
+    Config, Database, WriteTransaction, number_rows,
     sql::{rows, statement},
 };
 use microblog_testkit::PostgresServer;
@@ -26,18 +26,26 @@ async fn find(transaction: &mut WriteTransaction, from: i64) {
     query.fetch_all(&mut **transaction).await.unwrap();
 }
 
+/// As a service whose statements find rows by their keys.
+async fn find_by_key(transaction: &mut WriteTransaction, from: i64) {
+    let ids = number_rows::table(false, 1, 1);
+    let text = format!("SELECT id FROM numbers WHERE id IN (SELECT column1 FROM {ids})");
+    let numbers = (from..from + 50).map(|number| number as u64);
+    let query = number_rows::bind_column(statement(text), false, numbers);
+    query.fetch_all(&mut **transaction).await.unwrap();
+}
+
 /// Returns the rows that the transaction has read without an index.
 async fn scanned(transaction: &mut WriteTransaction) -> i64 {
     let read = "SELECT seq_tup_read FROM pg_stat_xact_user_tables WHERE relname = 'numbers'";
     transaction.fetch_one(read).await.unwrap().get(0)
 }
 
-/// The first recording fills empty tables with statements that it repeats.
-#[tokio::test]
-async fn a_statement_is_planned_for_the_present_size_of_its_table() {
-    let server = PostgresServer::start().await;
-    let flags = Flags::parse_from(["test", "--database-url", &server.url()]);
-    let database = Database::open(&flags.database).unwrap().unwrap();
+/// Fills a table after a statement was executed some times, and executes it again.
+async fn fill_a_table(
+    database: &Database,
+    find: impl AsyncFn(&mut WriteTransaction, i64),
+) -> WriteTransaction {
     let mut transaction = database.begin().await.unwrap();
     transaction.execute("CREATE TABLE numbers (id BIGINT NOT NULL PRIMARY KEY)").await.unwrap();
     for from in 0..EXECUTIONS {
@@ -47,5 +55,26 @@ async fn a_statement_is_planned_for_the_present_size_of_its_table() {
     transaction.execute(fill).await.unwrap();
     let before = scanned(&mut transaction).await;
     find(&mut transaction, EXECUTIONS).await;
-    assert_eq!(scanned(&mut transaction).await - before, 0);
+    assert_eq!(scanned(&mut transaction).await - before, 0, "rows read without an index");
+    transaction
+}
+
+/// The first recording fills empty tables with statements that it repeats.
+#[tokio::test]
+async fn a_statement_is_planned_for_the_present_size_of_its_table() {
+    let server = PostgresServer::start().await;
+    let flags = Flags::parse_from(["test", "--database-url", &server.url()]);
+    let database = Database::open(&flags.database).unwrap().unwrap();
+    fill_a_table(&database, find).await;
+}
+
+#[tokio::test]
+async fn a_statement_by_keys_is_planned_once_and_for_tables_of_any_size() {
+    let server = PostgresServer::start().await;
+    let flags = Flags::parse_from(["test", "--database-url", &server.url()]);
+    let database = Database::open_required(&flags.database).unwrap();
+    let mut transaction = fill_a_table(&database, find_by_key).await;
+    let plans = "SELECT SUM(custom_plans)::bigint FROM pg_prepared_statements \
+                 WHERE statement LIKE 'SELECT id FROM numbers%'";
+    assert_eq!(transaction.fetch_one(plans).await.unwrap().get::<i64, _>(0), 0);
 }

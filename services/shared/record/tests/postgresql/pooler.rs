@@ -6,7 +6,7 @@ use microblog_testkit::{PgBouncer, PoolMode, PostgresServer};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _};
 use tokio::task::JoinSet;
 
-use crate::open_url;
+use crate::{open_by_key, open_url};
 
 const MIGRATIONS: [Migration; 2] = [
     (1, "numbers", "CREATE TABLE numbers (id BIGINT); SELECT pg_sleep(0.1)"),
@@ -64,10 +64,11 @@ async fn processes_that_start_at_once_behind_a_pooler_all_migrate() {
 
 #[tokio::test]
 async fn settings_do_not_reach_the_other_clients_of_a_pooler() {
-    const SETTINGS: [&str; 4] = [
+    const SETTINGS: [&str; 5] = [
         "statement_timeout",
         "idle_in_transaction_session_timeout",
         "plan_cache_mode",
+        "enable_seqscan",
         "lock_timeout",
     ];
     let server = PostgresServer::start().await;
@@ -75,6 +76,7 @@ async fn settings_do_not_reach_the_other_clients_of_a_pooler() {
     let database = open_url(&pooler.url());
     database.migrate(&MIGRATIONS).await.unwrap();
     write_and_read(&database, 1).await;
+    write_and_read(&open_by_key(&pooler.url()), 2).await;
     for name in SETTINGS {
         let own = server.sql(&format!("SHOW {name}"));
         for _ in 0..8 {

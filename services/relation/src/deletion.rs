@@ -3,9 +3,12 @@
 //! after a crash, another one continues with those that remain.
 
 use microblog_domain::UserId;
-use microblog_record::Database;
+use microblog_record::{
+    Database,
+    sql::{number, statement},
+};
 use microblog_storage::{Lease, Tables, Writer};
-use sqlx::{AssertSqlSafe, any::AnyRow};
+use sqlx::any::AnyRow;
 
 use crate::{
     error::Error,
@@ -74,9 +77,10 @@ async fn edges(
     user: UserId,
 ) -> Result<Vec<Edge>, Error> {
     let table = kind.table();
-    let text = format!("SELECT source, target FROM {table} WHERE {column} = {user} LIMIT {EDGES}");
+    let text = format!("SELECT source, target FROM {table} WHERE {column} = $1 LIMIT {EDGES}");
     let read = async {
-        let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(database.readers()).await?;
+        let query = statement(text).bind(number(user.get()));
+        let rows = query.fetch_all(database.readers()).await?;
         rows.iter().map(|row: &AnyRow| read_edge(row, 0)).collect()
     };
     Ok(database.read("SELECT edges", read).await?)

@@ -3,12 +3,15 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    fmt::Write as _,
+    iter,
 };
 
 use futures::future::{BoxFuture, FutureExt as _};
 use microblog_domain::UserId;
-use microblog_record::sql::read;
+use microblog_record::{
+    number_rows,
+    sql::{number, statement},
+};
 use microblog_storage::{
     Change, Decided, EntryKeys, FeedRow, Group, History, ItemRevision, Patch, Record, Transaction,
 };
@@ -19,7 +22,7 @@ use crate::{
     graph::{Edge, EdgeKind, List},
     items::{Front, RECORDS_MAX},
     steps::{Account, Event, Graph, ItemChange, Limits, ListRow, Outcome, Step},
-    tables::{join, packed, pairs, read_edge, read_packed},
+    tables::{join, packed, read_packed},
 };
 
 /// The prefix of the service's keys.
@@ -67,7 +70,7 @@ async fn run(
     let outcomes =
         calls.iter().map(|steps| steps.iter().map(|step| graph.take(*step)).collect()).collect();
     if !graph.events.is_empty() {
-        transaction.execute(changes_text(&graph)).await?;
+        write_changes(transaction, &graph).await?;
     }
     let history = transaction.history();
     let changed = graph.items.iter().map(|(&(list, user), change)| {
@@ -108,9 +111,11 @@ fn feed_row(graph: &Graph, event: &Event) -> FeedRow {
     FeedRow { items: event.items.iter().map(item).collect(), change: changes::text(event) }
 }
 
-/// Makes the rows that are missing of accounts which get edges or are deleted, and then locks those of all
-/// accounts of the steps. Both in the order of the ids, and none is locked before all are made: so no group
-/// waits for one that waits for it.
+/// Locks the rows of all accounts of the steps, in the order of their ids, and makes those that are missing
+/// of accounts which get edges or are deleted.
+///
+/// No group waits for one that waits for it: a row that another group makes is waited for in the order of the
+/// ids, and one that it has made meanwhile is not waited for.
 async fn lock(
     transaction: &mut Transaction,
     steps: &[Step],
@@ -119,30 +124,54 @@ async fn lock(
         steps.flat_map(|step| step.accounts()).collect()
     };
     let makes = |step: &&Step| matches!(step, Step::Create(..) | Step::Delete(_));
-    let needed = accounts(&mut steps.iter().filter(makes));
+    let mut missing = accounts(&mut steps.iter().filter(makes));
     let all = accounts(&mut steps.iter());
-    let text = lock_text(&needed, &all, transaction.is_sqlite());
-    let rows = transaction.fetch_all(text).await?;
-    rows.iter().map(read_account).collect()
+    let is_sqlite = transaction.is_sqlite();
+    let texts = [lock_text(is_sqlite, false), make_text(is_sqlite), lock_text(is_sqlite, true)];
+    let mut locked = BTreeMap::new();
+    for (at, text) in texts.into_iter().enumerate() {
+        let users = if at == 0 { &all } else { &missing };
+        if users.is_empty() {
+            break;
+        }
+        let ids = users.iter().map(|user| user.get());
+        let query = number_rows::bind_column(statement(text), is_sqlite, ids);
+        let rows = query.fetch_all(transaction.connection()).await?;
+        for row in rows {
+            let (user, account) = read_account(&row)?;
+            missing.remove(&user);
+            locked.insert(user, account);
+        }
+    }
+    Ok(locked)
 }
 
-fn lock_text(needed: &BTreeSet<UserId>, all: &BTreeSet<UserId>, is_sqlite: bool) -> String {
-    let make = match needed.is_empty() {
-        true => String::new(),
-        false => {
-            let ids = join(needed.iter().map(|user| format!("({user})")));
-            let zeros = ", 0".repeat(columns().len() - 1);
-            format!(
-                "INSERT INTO accounts SELECT column1{zeros} FROM (VALUES {ids}) AS needed \
-                 WHERE NOT EXISTS (SELECT 1 FROM accounts WHERE id = column1) \
-                 ORDER BY column1 ON CONFLICT (id) DO NOTHING; "
-            )
-        }
+/// Returns the statement that locks and reads accounts. Rows that another transaction has locked are waited
+/// for, or an error.
+fn lock_text(is_sqlite: bool, is_error: bool) -> String {
+    let lock = match (is_sqlite, is_error) {
+        (true, _) => "",
+        (false, false) => "FOR NO KEY UPDATE",
+        (false, true) => "FOR NO KEY UPDATE NOWAIT",
     };
-    let (lock, ids) = (if is_sqlite { "" } else { "FOR NO KEY UPDATE" }, join(all));
-    let account = packed(columns());
-    format!("{make}SELECT {account} FROM accounts WHERE id IN ({ids}) ORDER BY id {lock}")
+    let (account, ids) = (packed(columns()), number_rows::table(is_sqlite, 1, 1));
+    format!(
+        "SELECT {account} FROM accounts WHERE id IN (SELECT column1 FROM {ids}) ORDER BY id {lock}"
+    )
 }
+
+/// Returns the statement that makes accounts, but those that another transaction makes meanwhile.
+fn make_text(is_sqlite: bool) -> String {
+    let (zeros, ids) = (", 0".repeat(COLUMNS - 1), number_rows::table(is_sqlite, 1, 1));
+    let account = packed(columns());
+    format!(
+        "INSERT INTO accounts SELECT column1{zeros} FROM {ids} WHERE 1 = 1 ORDER BY column1 \
+         ON CONFLICT (id) DO NOTHING RETURNING {account}"
+    )
+}
+
+/// The columns of an account.
+const COLUMNS: usize = 3 + 2 * List::ALL.len();
 
 /// Returns the columns of an account.
 fn columns() -> Vec<String> {
@@ -170,8 +199,9 @@ async fn edges(
     transaction: &mut Transaction,
     steps: &[Step],
 ) -> Result<HashMap<(EdgeKind, Edge), u64>, sqlx::Error> {
-    let mut needed = BTreeMap::<EdgeKind, BTreeSet<Edge>>::new();
-    let mut need = |kind, edges: &[Edge]| needed.entry(kind).or_default().extend(edges);
+    let mut needed = BTreeSet::new();
+    let mut need =
+        |kind, edges: &[Edge]| needed.extend(edges.iter().map(|edge| (kind as u64, *edge)));
     for step in steps {
         match *step {
             Step::Create(kind @ (EdgeKind::Follow | EdgeKind::Block), edge) => {
@@ -189,82 +219,104 @@ async fn edges(
     if needed.is_empty() {
         return Ok(HashMap::new());
     }
-    let text = needed.iter().map(|(kind, edges)| edges_text(*kind, edges));
-    let text = text.collect::<Vec<_>>().join(" UNION ALL ");
-    let rows = transaction.fetch_all(text).await?;
-    let edge = |row: &AnyRow| {
-        let number = read(row, 0)?;
-        let kind = EdgeKind::ALL.into_iter().find(|&kind| kind as u64 == number);
-        let kind = kind.ok_or_else(|| sqlx::Error::Decode("unknown kind of edge".into()))?;
-        Ok(((kind, read_edge(row, 1)?), read(row, 3)?))
-    };
-    rows.iter().map(edge).collect()
+    let row = |(kind, Edge { from, to }): &(u64, Edge)| [*kind, from.get(), to.get()];
+    let rows: Vec<_> = needed.iter().map(row).collect();
+    let is_sqlite = transaction.is_sqlite();
+    let query = number_rows::bind(statement(edges_text(is_sqlite)), is_sqlite, &rows);
+    query.fetch_all(transaction.connection()).await?.iter().map(read_edge).collect()
 }
 
-/// Returns the statement that reads those of some edges that are there.
-fn edges_text(kind: EdgeKind, edges: &BTreeSet<Edge>) -> String {
-    let (number, table, pairs) = (kind as u8, kind.table(), pairs(edges));
+/// Returns the statement that reads those of some edges that are there, each by its primary key: kind,
+/// source, target and time.
+fn edges_text(is_sqlite: bool) -> String {
+    let since = EdgeKind::ALL.map(|kind| {
+        let (number, table) = (kind as u8, kind.table());
+        format!(
+            "WHEN {number} THEN (SELECT since FROM {table} WHERE source = column2 AND target = column3)"
+        )
+    });
+    let (edge, since) = (packed(["column1", "column2", "column3", "since"]), since.join(" "));
+    let edges = number_rows::table(is_sqlite, 1, 3);
     format!(
-        "SELECT {number}, source, target, since FROM {table} \
-         WHERE (source, target) IN (VALUES {pairs})"
+        "SELECT {edge} FROM (SELECT column1, column2, column3, CASE column1 {since} END AS since \
+         FROM {edges}) AS edges WHERE since IS NOT NULL"
     )
 }
 
-/// Returns the statement that ends edges.
-fn ends_text(kind: EdgeKind, edges: &[Edge]) -> String {
-    format!("DELETE FROM {} WHERE (source, target) IN (VALUES {})", kind.table(), pairs(edges))
+fn read_edge(row: &AnyRow) -> Result<((EdgeKind, Edge), u64), sqlx::Error> {
+    let malformed = || sqlx::Error::Decode("malformed edge".into());
+    let [kind, from, to, since] = *read_packed(row, 0)? else { return Err(malformed()) };
+    let kind = EdgeKind::ALL.into_iter().find(|&of| of as u64 == kind).ok_or_else(malformed)?;
+    let user = |id| UserId::new(id).ok_or_else(malformed);
+    Ok(((kind, Edge { from: user(from)?, to: user(to)? }), since))
 }
 
-/// Returns the statements that write what has changed.
-fn changes_text(graph: &Graph) -> String {
-    let mut statements = Vec::new();
+/// Writes what has changed: the edges that are not any more what they were, then the new ones, then the
+/// accounts.
+async fn write_changes(transaction: &mut Transaction, graph: &Graph) -> Result<(), sqlx::Error> {
+    let is_sqlite = transaction.is_sqlite();
     for kind in EdgeKind::ALL {
-        let table = kind.table();
         let (ended, created) = graph.changed_edges(kind);
         if !ended.is_empty() {
-            statements.push(ends_text(kind, &ended));
+            let rows: Vec<_> =
+                ended.iter().map(|Edge { from, to }| [from.get(), to.get()]).collect();
+            let query = number_rows::bind(statement(end_text(kind, is_sqlite)), is_sqlite, &rows);
+            query.execute(transaction.connection()).await?;
         }
         if !created.is_empty() {
-            let row = |(Edge { from, to }, since): &(Edge, u64)| format!("({from}, {to}, {since})");
-            let rows = join(created.iter().map(row));
-            statements.push(format!("INSERT INTO {table} (source, target, since) VALUES {rows}"));
+            let row = |(Edge { from, to }, since): &(Edge, u64)| [from.get(), to.get(), *since];
+            let rows: Vec<_> = created.iter().map(row).collect();
+            let query =
+                number_rows::bind(statement(create_text(kind, is_sqlite)), is_sqlite, &rows);
+            query.execute(transaction.connection()).await?;
         }
     }
     for step in &graph.deletions {
-        statements.extend(match step {
-            Step::Delete(user) => Some(format!("INSERT INTO deletions (id) VALUES ({user})")),
-            Step::Deleted(user) => Some(format!("DELETE FROM deletions WHERE id = {user}")),
-            Step::Create(..) | Step::End(..) => None,
-        });
+        let (text, user) = match step {
+            Step::Delete(user) => ("INSERT INTO deletions (id) VALUES ($1)", user),
+            Step::Deleted(user) => ("DELETE FROM deletions WHERE id = $1", user),
+            Step::Create(..) | Step::End(..) => continue,
+        };
+        let query = statement(text.to_owned()).bind(number(user.get()));
+        query.execute(transaction.connection()).await?;
     }
-    let rows = join(graph.changed_accounts().map(|(user, account)| account_row(user, account)));
+    let rows: Vec<_> =
+        graph.changed_accounts().map(|(user, account)| account_row(user, account)).collect();
     if !rows.is_empty() {
-        statements.push(update_text(&rows));
+        let query = number_rows::bind(statement(update_text(is_sqlite)), is_sqlite, &rows);
+        query.execute(transaction.connection()).await?;
     }
-    statements.join("; ")
+    Ok(())
+}
+
+/// Returns the statement that ends edges.
+fn end_text(kind: EdgeKind, is_sqlite: bool) -> String {
+    let (table, edges) = (kind.table(), number_rows::table(is_sqlite, 1, 2));
+    format!("DELETE FROM {table} WHERE (source, target) IN (SELECT column1, column2 FROM {edges})")
+}
+
+/// Returns the statement that creates edges.
+fn create_text(kind: EdgeKind, is_sqlite: bool) -> String {
+    let (table, edges) = (kind.table(), number_rows::table(is_sqlite, 1, 3));
+    format!(
+        "INSERT INTO {table} (source, target, since) SELECT column1, column2, column3 FROM {edges}"
+    )
 }
 
 /// Returns the statement that updates accounts to rows of their columns.
-fn update_text(rows: &str) -> String {
-    let columns = columns();
-    let set = join(
-        columns
-            .iter()
-            .enumerate()
-            .skip(1)
-            .map(|(at, column)| format!("{column} = column{}", at + 1)),
-    );
-    format!("UPDATE accounts SET {set} FROM (VALUES {rows}) AS changed WHERE id = column1")
+fn update_text(is_sqlite: bool) -> String {
+    let set = columns().into_iter().zip(1..).skip(1);
+    let set = join(set.map(|(column, at)| format!("{column} = column{at}")));
+    let rows = number_rows::table(is_sqlite, 1, COLUMNS);
+    format!("UPDATE accounts SET {set} FROM {rows} WHERE id = column1")
 }
 
-fn account_row(user: UserId, account: &Account) -> String {
-    let mut row = format!("({user}, {}, {}", account.newest, account.deleted);
-    for list in List::ALL {
-        let of_list = account.list(list);
-        // Writing to a string does not fail.
-        let _ = write!(row, ", {}, {}", of_list.length, of_list.revision);
-    }
-    row.push(')');
+fn account_row(user: UserId, account: &Account) -> [u64; COLUMNS] {
+    let of_list = |list| [account.list(list).length, account.list(list).revision];
+    let lists = List::ALL.into_iter().flat_map(of_list);
+    let numbers = [user.get(), account.newest, account.deleted].into_iter().chain(lists);
+    let mut row = [0; COLUMNS];
+    iter::zip(&mut row, numbers).for_each(|(column, number)| *column = number);
     row
 }
 
@@ -293,26 +345,16 @@ mod tests {
         let tables = Tables::new(database.clone(), &MIGRATIONS);
         tables.database().await.unwrap();
 
-        let user = |n: u64| UserId::new(4 * n).unwrap();
-        let users: BTreeSet<UserId> = (1..400).map(user).collect();
-        let edges: BTreeSet<Edge> =
-            (1..400).map(|n| Edge { from: user(n), to: user(n + 1) }).collect();
-        let list: Vec<Edge> = edges.iter().copied().collect();
-        let peers: Vec<u64> = users.iter().map(|user| user.get()).collect();
-        let row = |user| account_row(user, &Account::default());
-        let rows = join(users.iter().copied().map(row));
-        let mut statements: Vec<String> =
-            lock_text(&users, &users, true).split("; ").map(str::to_owned).collect();
-        statements.push(update_text(&rows));
-        for kind in EdgeKind::ALL {
-            statements.extend([edges_text(kind, &edges), ends_text(kind, &list)]);
-        }
+        let mut statements =
+            vec![lock_text(true, false), make_text(true), edges_text(true), update_text(true)];
+        statements.extend(EdgeKind::ALL.map(|kind| end_text(kind, true)));
+        statements.extend(EdgeKind::ALL.map(|kind| create_text(kind, true)));
         for list in List::ALL {
-            statements.push(items::among_text(&[list], 4, &peers));
+            statements.push(items::among_text(&[list], true));
             statements.push(items::load_text(list, true));
             statements.extend([true, false].map(|newest| items::page_text(list, newest)));
         }
-        statements.push(items::counts_text(&peers));
+        statements.push(items::counts_text(true));
         for statement in statements {
             let explain = format!("EXPLAIN QUERY PLAN {statement}");
             let explain = AssertSqlSafe(

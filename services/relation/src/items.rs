@@ -5,18 +5,18 @@ use std::collections::HashMap;
 use futures::future::BoxFuture;
 use microblog_domain::UserId;
 use microblog_record::{
-    Database, Error,
-    sql::{number, read},
+    Database, Error, number_rows,
+    sql::{number, read, statement},
 };
 use microblog_storage::{
     Contents, Item, Loaded, Record,
     transaction::{HISTORY, postgres_history, sqlite_history},
 };
-use sqlx::{AssertSqlSafe, any::AnyRow};
+use sqlx::any::AnyRow;
 
 use crate::{
     graph::{Counts, List},
-    tables::{join, packed, read_entry, read_packed},
+    tables::{packed, read_entry, read_packed},
 };
 
 /// The most records of an entry: the newest of a longer list. It may have a fifth more until it is cut. A
@@ -116,8 +116,7 @@ pub(crate) fn load_text(list: List, is_embedded: bool) -> String {
 // One statement, so that all is of one snapshot.
 async fn load(database: &Database, list: List, id: u64) -> Result<Loaded, sqlx::Error> {
     let is_embedded = database.is_embedded();
-    // The text is the same for each account, so it is prepared once.
-    let query = sqlx::query(AssertSqlSafe(load_text(list, is_embedded))).bind(number(id));
+    let query = statement(load_text(list, is_embedded)).bind(number(id));
     let row = query.fetch_one(database.readers()).await?;
     let history = if is_embedded { sqlite_history(database) } else { postgres_history(&row, 2)? };
     let malformed = || sqlx::Error::Decode("malformed list".into());
@@ -159,14 +158,20 @@ pub(crate) fn page_text(list: List, is_newest_first: bool) -> String {
     )
 }
 
-/// Returns the statement that reads the entries of an account's lists that are peers of a set.
-pub(crate) fn among_text(lists: &[List], id: u64, peers: &[u64]) -> String {
-    let peers = join(peers);
+/// Returns the statement that reads the entries of an account's lists that are peers of a set: the list,
+/// peer and time. Its parameters are the account and the peers. Each is looked up by its own key, so the time
+/// does not depend on the lengths of the lists.
+pub(crate) fn among_text(lists: &[List], is_embedded: bool) -> String {
+    let peers = number_rows::table(is_embedded, 2, 1);
     let select = |list: &List| {
         let (number, rows) = (*list as usize, list.rows());
-        format!("SELECT {number}, peer, since FROM {rows} WHERE owner = {id} AND peer IN ({peers})")
+        format!(
+            "SELECT {number} AS list, column1 AS peer, \
+             (SELECT since FROM {rows} WHERE owner = $1 AND peer = column1) AS since FROM {peers}"
+        )
     };
-    lists.iter().map(select).collect::<Vec<_>>().join(" UNION ALL ")
+    let entries = lists.iter().map(select).collect::<Vec<_>>().join(" UNION ALL ");
+    format!("SELECT list, peer, since FROM ({entries}) AS entries WHERE since IS NOT NULL")
 }
 
 /// Reads the entries of an account's lists that are peers of a set, in any order, in one statement.
@@ -179,9 +184,11 @@ pub(crate) async fn among(
     if peers.is_empty() {
         return Ok(Vec::new());
     }
-    let text = among_text(lists, id, peers);
+    let is_embedded = database.is_embedded();
+    let query = statement(among_text(lists, is_embedded)).bind(number(id));
+    let query = number_rows::bind_column(query, is_embedded, peers.iter().copied());
     let read = async {
-        let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(database.readers()).await?;
+        let rows = query.fetch_all(database.readers()).await?;
         let entry = |row: &AnyRow| {
             let number: u64 = read(row, 0)?;
             let list = lists.iter().find(|&&list| list as u64 == number);
@@ -193,10 +200,12 @@ pub(crate) async fn among(
     database.read("SELECT edges", read).await
 }
 
-/// Returns the statement that reads the lengths of lists of accounts.
-pub(crate) fn counts_text(ids: &[u64]) -> String {
-    let ids = join(ids);
-    format!("SELECT id, following, followers, mutuals FROM accounts WHERE id IN ({ids})")
+/// Returns the statement that reads the lengths of lists of accounts, its parameter.
+pub(crate) fn counts_text(is_embedded: bool) -> String {
+    let ids = number_rows::table(is_embedded, 1, 1);
+    format!(
+        "SELECT id, following, followers, mutuals FROM accounts WHERE id IN (SELECT column1 FROM {ids})"
+    )
 }
 
 /// Reads the lengths of the lists of accounts, by id. Those without a row have no lists.
@@ -204,9 +213,11 @@ pub(crate) async fn counts_of(
     database: &Database,
     ids: &[u64],
 ) -> Result<HashMap<u64, Counts>, Error> {
-    let text = counts_text(ids);
+    let is_embedded = database.is_embedded();
+    let query = statement(counts_text(is_embedded));
+    let query = number_rows::bind_column(query, is_embedded, ids.iter().copied());
     let read = async {
-        let rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(database.readers()).await?;
+        let rows = query.fetch_all(database.readers()).await?;
         let counts = |row: &AnyRow| {
             let (following, followers) = (read(row, 1)?, read(row, 2)?);
             Ok((read(row, 0)?, Counts { following, followers, mutuals: read(row, 3)? }))

@@ -1,5 +1,4 @@
-//! The tables of the follow graph, and their statements. Ids and times are numbers below 2^53, so
-//! statements have them as text: those of a group of any size go out in one message.
+//! The tables of the follow graph, and what their statements have in common.
 
 use std::fmt::{Display, Write as _};
 
@@ -54,20 +53,15 @@ impl List {
     }
 }
 
-/// Joins numbers with commas.
-pub(crate) fn join(numbers: impl IntoIterator<Item = impl Display>) -> String {
+/// Joins columns with commas.
+pub(crate) fn join(columns: impl IntoIterator<Item = impl Display>) -> String {
     let mut text = String::new();
-    for number in numbers {
+    for column in columns {
         let separator = if text.is_empty() { "" } else { ", " };
         // Writing to a string does not fail.
-        let _ = write!(text, "{separator}{number}");
+        let _ = write!(text, "{separator}{column}");
     }
     text
-}
-
-/// Returns edges as rows: `(4, 8), (8, 4)`.
-pub(crate) fn pairs<'a>(edges: impl IntoIterator<Item = &'a Edge>) -> String {
-    join(edges.into_iter().map(|Edge { from, to }| format!("({from}, {to})")))
 }
 
 /// Reads the ids of a table behind one, up to a number.

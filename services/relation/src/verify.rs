@@ -13,16 +13,18 @@ use futures::{
     stream::{self, BoxStream},
 };
 use microblog_domain::{UserId, Violations};
-use microblog_record::{Database, sql::read};
+use microblog_record::{
+    Database, number_rows,
+    sql::{read, statement},
+};
 use microblog_storage::{Item as _, Part, View as _};
-use sqlx::AssertSqlSafe;
 
 use crate::{
     error::Error,
     graph::{EdgeKind, List},
     items::RECORDS_MAX,
     lists::{Lists, ids},
-    tables::{ids_behind, join, read_edge},
+    tables::{ids_behind, read_edge},
     views::{ListView, SetLength},
 };
 
@@ -93,13 +95,13 @@ async fn check_lengths(
     report: &mut Report,
 ) -> Result<(), Error> {
     for list in List::ALL {
-        let (name, rows, ids) = (list.name(), list.rows(), join(users));
+        let (name, rows) = (list.name(), list.rows());
         // In one snapshot.
         let text = format!(
             "SELECT id, {name}, (SELECT COUNT(*) FROM {rows} WHERE owner = accounts.id) \
-             FROM accounts WHERE id IN ({ids})"
+             FROM accounts WHERE id"
         );
-        for row in rows_of(database, text).await? {
+        for row in rows_of(database, text, users).await? {
             let (user, length, edges) = (cell(&row, 0)?, cell(&row, 1)?, cell(&row, 2)?);
             if list == List::Following {
                 report.follows += edges;
@@ -118,13 +120,12 @@ async fn check_blocks(
     report: &mut Report,
 ) -> Result<(), Error> {
     let (follows, blocks) = (EdgeKind::Follow.table(), EdgeKind::Block.table());
-    let ids = join(users);
     let text = format!(
         "SELECT b.source, b.target FROM {blocks} AS b JOIN {follows} AS f \
          ON f.source = b.source AND f.target = b.target OR f.source = b.target AND f.target = b.source \
-         WHERE b.source IN ({ids})"
+         WHERE b.source"
     );
-    for row in rows_of(database, text).await? {
+    for row in rows_of(database, text, users).await? {
         let edge = read_edge(&row, 0).map_err(record_error)?;
         report.violations.check(false, || {
             format!("{} blocks {}, and one follows the other", edge.from, edge.to)
@@ -138,8 +139,8 @@ async fn check_deletions(
     users: &[UserId],
     report: &mut Report,
 ) -> Result<(), Error> {
-    let text = format!("SELECT id FROM deletions WHERE id IN ({})", join(users));
-    for row in rows_of(database, text).await? {
+    let text = "SELECT id FROM deletions WHERE id".to_owned();
+    for row in rows_of(database, text, users).await? {
         let user = cell(&row, 0)?;
         report.pending.check(false, || format!("{user}: the deletion is in progress"));
     }
@@ -176,9 +177,19 @@ async fn check_entry(lists: &Lists, list: List, user: UserId) -> Result<Option<S
     }))
 }
 
-async fn rows_of(database: &Database, text: String) -> Result<Vec<sqlx::any::AnyRow>, Error> {
+// Reads the rows of which the last column of a text is one of some accounts.
+async fn rows_of(
+    database: &Database,
+    text: String,
+    users: &[UserId],
+) -> Result<Vec<sqlx::any::AnyRow>, Error> {
+    let is_embedded = database.is_embedded();
+    let ids = number_rows::table(is_embedded, 1, 1);
+    let query = statement(format!("{text} IN (SELECT column1 FROM {ids})"));
+    let users = users.iter().map(|user| user.get());
+    let query = number_rows::bind_column(query, is_embedded, users);
     // Those of an account with millions of followers take longer than a call may.
-    let read = async { sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(database.writers()).await };
+    let read = async { query.fetch_all(database.writers()).await };
     Ok(database.write("SELECT edges", read).await?)
 }
 

@@ -2,10 +2,7 @@
 //! its rows last, under a lock that it holds until it has committed, so a row becomes visible after all
 //! rows with smaller positions.
 
-use std::{
-    fmt::Write as _,
-    time::{Duration, SystemTime},
-};
+use std::time::{Duration, SystemTime};
 
 use microblog_record::{
     Database, Error, Migration,
@@ -56,27 +53,40 @@ pub struct Positioned {
     pub row: FeedRow,
 }
 
-/// Returns the statement that appends rows: in text, so that it goes out together with the lock and the
-/// commit.
-pub(crate) fn append(rows: &[FeedRow], time_ms: u64) -> Result<String, sqlx::Error> {
-    let mut text = String::from(
-        "INSERT INTO feed (position, time_ms, items, change) \
-         SELECT (SELECT COALESCE(MAX(position), 0) FROM feed) + column1, column2, column3, column4 \
-         FROM (VALUES ",
-    );
-    for (at, FeedRow { items, change }) in rows.iter().enumerate() {
-        let items = items.iter().map(|item| format!("{} {} {}", item.kind, item.id, item.revision));
-        let items = items.collect::<Vec<_>>().join(" ");
-        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b" -_".contains(&byte);
-        if !items.bytes().chain(change.bytes()).all(is_plain) {
-            return Err(sqlx::Error::Encode("a change of the feed has other characters".into()));
-        }
-        let separator = if at == 0 { "" } else { ", " };
-        // Writing to a string does not fail.
-        let _ = write!(text, "{separator}({}, {time_ms}, '{items}', '{change}')", at + 1);
+/// Returns the statement that appends rows: in text, so that it goes out together with the commit. With
+/// PostgreSQL, it fails if the history is not any more the one with a random number.
+pub(crate) fn append(
+    rows: &[FeedRow],
+    time_ms: u64,
+    random: i64,
+    is_sqlite: bool,
+) -> Result<String, sqlx::Error> {
+    let items = |row: &FeedRow| {
+        let items = row.items.iter();
+        let items = items.map(|item| format!("{} {} {}", item.kind, item.id, item.revision));
+        items.collect::<Vec<_>>().join(" ")
+    };
+    let columns: [Vec<String>; 2] =
+        [rows.iter().map(items).collect(), rows.iter().map(|row| row.change.clone()).collect()];
+    // They are quoted in a list, which is quoted in the statement.
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b" -_".contains(&byte);
+    if !columns.iter().flatten().flat_map(|text| text.bytes()).all(is_plain) {
+        return Err(sqlx::Error::Encode("a change of the feed has other characters".into()));
     }
-    text.push_str(") AS appended");
-    Ok(text)
+    let [items, changes] = columns.map(|texts| match texts.is_empty() {
+        true => String::new(),
+        false => format!("\"{}\"", texts.join("\",\"")),
+    });
+    Ok(match is_sqlite {
+        true => format!(
+            "INSERT INTO feed (position, time_ms, items, change) \
+             SELECT (SELECT COALESCE(MAX(position), 0) FROM feed) + key + 1, {time_ms}, value, \
+             '[{changes}]' ->> key FROM json_each('[{items}]')"
+        ),
+        false => {
+            format!("SELECT append_to_feed({random}, {time_ms}, '{{{items}}}', '{{{changes}}}')")
+        }
+    })
 }
 
 /// Returns up to `count` rows behind a position, in order.
@@ -220,9 +230,9 @@ mod tests {
     #[test]
     fn other_characters_are_rejected() {
         let row = |change: &str| FeedRow { items: Vec::new(), change: change.to_owned() };
-        assert!(append(&[row("follow 4 8")], 1).is_ok());
+        assert!(append(&[row("follow 4 8")], 1, 1, true).is_ok());
         for change in ["it's", "a\\", "a;b", "\0", "é"] {
-            assert!(append(&[row("a"), row(change)], 1).is_err(), "{change:?}");
+            assert!(append(&[row("a"), row(change)], 1, 1, true).is_err(), "{change:?}");
         }
     }
 

@@ -10,6 +10,23 @@ CREATE TABLE feed (
     change TEXT NOT NULL
 );
 
+-- Appends rows under the lock on the feed (its number is "feed" in ASCII), if the history is still the one
+-- with a random number. A function, so that this is one message together with the commit, and is parsed and
+-- planned once for a connection. Volatile: each of its statements sees what was committed before it.
+-- postgresql: CREATE FUNCTION append_to_feed(
+-- postgresql:     expected BIGINT, appended_ms BIGINT, appended_items TEXT[], appended_changes TEXT[]
+-- postgresql: ) RETURNS void LANGUAGE plpgsql VOLATILE AS '
+-- postgresql: BEGIN
+-- postgresql:     PERFORM pg_advisory_xact_lock(1717921124);
+-- postgresql:     IF (SELECT random FROM history) <> expected THEN
+-- postgresql:         RAISE EXCEPTION ''the history was renewed'' USING ERRCODE = ''40001'';
+-- postgresql:     END IF;
+-- postgresql:     INSERT INTO feed (position, time_ms, items, change)
+-- postgresql:         SELECT (SELECT COALESCE(MAX(position), 0) FROM feed) + at, appended_ms, row_items, row_change
+-- postgresql:         FROM unnest(appended_items, appended_changes) WITH ORDINALITY
+-- postgresql:             AS appended (row_items, row_change, at);
+-- postgresql: END ';
+
 -- The history of the database: what its operator cannot copy. One row.
 CREATE TABLE history (
     one BIGINT NOT NULL PRIMARY KEY,

@@ -26,8 +26,7 @@ const COMMIT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Of PostgreSQL: a lock is waited for, and a silent client keeps its own, for a second at most.
 const SETTINGS: &str = "; SET LOCAL lock_timeout = 1000; \
-    SET LOCAL idle_in_transaction_session_timeout = 1000; SET LOCAL statement_timeout = 5000; \
-    SET LOCAL standard_conforming_strings = on";
+    SET LOCAL idle_in_transaction_session_timeout = 1000; SET LOCAL statement_timeout = 5000";
 
 /// PostgreSQL: the parts of the history, and the time in milliseconds. Fails on a standby.
 pub const HISTORY: &str = "(SELECT system_identifier::text FROM pg_control_system()), \
@@ -72,17 +71,6 @@ impl Transaction {
         &mut self.inner
     }
 
-    /// Reads rows. The statement has its values as text, and is not prepared: it goes out in one message.
-    pub async fn fetch_all(&mut self, text: String) -> Result<Vec<AnyRow>, sqlx::Error> {
-        sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(self.connection()).await
-    }
-
-    /// Executes statements, which are separated by semicolons and have their values as text, in one
-    /// message.
-    pub async fn execute(&mut self, text: String) -> Result<(), sqlx::Error> {
-        sqlx::raw_sql(AssertSqlSafe(text)).execute(self.connection()).await.map(drop)
-    }
-
     /// Returns whether the statements are SQLite's, not PostgreSQL's.
     pub fn is_sqlite(&self) -> bool {
         self.inner.backend_name() == SQLITE
@@ -103,19 +91,15 @@ impl Transaction {
     /// since the transaction began: its changes would be applied to entries that nobody reads, and be
     /// missing from those of the new history.
     pub(crate) async fn commit(mut self, rows: &[FeedRow]) -> Result<(), CommitError> {
-        let append = feed::append(rows, self.now_ms).map_err(CommitError::Aborted)?;
+        let is_sqlite = self.is_sqlite();
+        let append = feed::append(rows, self.now_ms, self.random, is_sqlite);
+        let append = append.map_err(CommitError::Aborted)?;
         let commit = async {
-            if self.is_sqlite() {
+            if is_sqlite {
                 sqlx::raw_sql(AssertSqlSafe(append)).execute(self.connection()).await?;
                 return self.inner.commit().await;
             }
-            let (lock, random) = (feed::LOCK, self.random);
-            let text = format!(
-                "SELECT pg_advisory_xact_lock({lock}); \
-                 DO 'BEGIN IF (SELECT random FROM history) <> {random} THEN \
-                 RAISE EXCEPTION ''the history was renewed'' USING ERRCODE = ''40001''; \
-                 END IF; END'; {append}; COMMIT AND CHAIN"
-            );
+            let text = format!("{append}; COMMIT AND CHAIN");
             // What the driver then rolls back is another transaction, without an effect.
             sqlx::raw_sql(AssertSqlSafe(text)).execute(self.connection()).await.map(drop)
         };

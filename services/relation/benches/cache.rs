@@ -1,5 +1,6 @@
 //! What the cache answers with a quarter of the memory that everything needs, when requests are skewed as
-//! real ones are (Zipf); and beside a Redis that is emptied every five seconds.
+//! real ones are (Zipf); and beside a Redis that is emptied every five seconds. For some and for many
+//! accounts.
 //!
 //! `cargo bench -p microblog-relation --bench cache`
 
@@ -22,8 +23,8 @@ use microblog_testkit::{
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use support::{Client, id, import, list_for};
 
-/// Accounts, and how many each follows: mostly those that are read most.
-const ACCOUNTS: usize = 10_000;
+/// Accounts, each of which follows some of the others, any of them.
+const ACCOUNTS: [usize; 2] = [2_000, 10_000];
 const FOLLOWING: usize = 50;
 
 const CALLERS: u64 = 64;
@@ -36,16 +37,20 @@ const EMPTIED_EVERY: Duration = Duration::from_secs(5);
 
 fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(measure());
+    runtime.block_on(async {
+        for accounts in ACCOUNTS {
+            measure(accounts).await;
+        }
+    });
 }
 
 /// Accounts by rank: the n-th is chosen with a probability in proportion to 1 / n.
 struct Zipf(Vec<f64>);
 
 impl Zipf {
-    fn new() -> Self {
+    fn new(accounts: usize) -> Self {
         let mut sum = 0.0;
-        let weights = (1..=ACCOUNTS).map(|rank| {
+        let weights = (1..=accounts).map(|rank| {
             sum += 1.0 / rank as f64;
             sum
         });
@@ -53,8 +58,13 @@ impl Zipf {
     }
 
     fn account(&self, rng: &mut StdRng) -> u64 {
-        let at = rng.random::<f64>() * self.0[ACCOUNTS - 1];
+        let at = rng.random::<f64>() * self.0[self.0.len() - 1];
         id(self.0.partition_point(|&sum| sum < at) as u64 + 1)
+    }
+
+    /// Returns which part of the choices are of the quarter that is chosen most.
+    fn first_quarter(&self) -> f64 {
+        self.0[self.0.len() / 4 - 1] / self.0[self.0.len() - 1]
     }
 }
 
@@ -148,7 +158,7 @@ impl System {
     }
 }
 
-async fn measure() {
+async fn measure(accounts: usize) {
     let redis = RedisServer::start_with(&[("maxmemory-policy", "volatile-lfu")]).await;
     let database = Database::Postgres(PostgresServer::start_with(&["fsync=on"]).await);
     let (url, database_flag) = (redis.url("relation"), database.flag());
@@ -158,11 +168,12 @@ async fn measure() {
     let process = Process::start(env!("CARGO_BIN_EXE_microblog-relation"), &flags).await;
     let client = support::client(&process.address()).await;
     let metrics = metrics.parse().unwrap();
-    let system = System { client, redis, metrics, zipf: Zipf::new() };
+    let system = System { client, redis, metrics, zipf: Zipf::new(accounts) };
 
     let mut rng = StdRng::seed_from_u64(0);
-    let follow = |n: usize| (id((n % ACCOUNTS) as u64 + 1), system.zipf.account(&mut rng));
-    let follows = (0..ACCOUNTS * FOLLOWING).map(follow);
+    let mut any = || id(rng.random_range(1..=accounts as u64));
+    let follow = |n: usize| (id((n % accounts) as u64 + 1), any());
+    let follows = (0..accounts * FOLLOWING).map(follow);
     let follows: Vec<_> = follows.filter(|(follower, target)| follower != target).collect();
     let created = import(&system.client, &follows).await.created;
 
@@ -170,7 +181,7 @@ async fn measure() {
     let empty = system.used_memory().await;
     let mut full = 0;
     eventually("everything is cached", 10 * PATIENCE, async || {
-        for user in (1..=ACCOUNTS as u64).map(id) {
+        for user in (1..=accounts as u64).map(id) {
             for list in [EdgeList::Followers, EdgeList::Following] {
                 system.client.clone().list_edges(list_for(user, list, user, 50)).await.unwrap();
             }
@@ -179,7 +190,9 @@ async fn measure() {
         full.abs_diff(last) < full / 100
     })
     .await;
-    println!("{created} follows of {ACCOUNTS} accounts take {full} bytes: {} each", full / created);
+    println!("{created} follows of {accounts} accounts take {full} bytes: {} each", full / created);
+    let first = 100.0 * system.zipf.first_quarter();
+    println!("of all choices, {first:.1}% are of the quarter of the accounts that is chosen most");
 
     system.call(WARM_UP).await;
     system.measure("everything cached", ready(())).await;

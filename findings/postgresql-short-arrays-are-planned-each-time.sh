@@ -12,12 +12,12 @@
 # the plan is then for the sizes that the tables have when it is made.
 #
 # Output:
-#   id = $1: 5 plans for 20 executions
-#   id = ANY ($1), 50 elements: 5 plans for 20 executions
-#   id = ANY ($1), 2 elements: 20 plans for 20 executions
-#   id IN (SELECT unnest($1)), 50 elements: 5 plans for 20 executions
-#   id IN (SELECT unnest($1)), 2 elements: 20 plans for 20 executions
-#   id = ANY ($1), 2 elements, force_generic_plan: 0 plans for 20 executions
+#   id = $1: 5 custom plans in 20 executions
+#   id = ANY ($1), 50 elements: 5 custom plans in 20 executions
+#   id = ANY ($1), 2 elements: 20 custom plans in 20 executions
+#   id IN (SELECT unnest($1)), 50 elements: 5 custom plans in 20 executions
+#   id IN (SELECT unnest($1)), 2 elements: 20 custom plans in 20 executions
+#   id = ANY ($1), 2 elements, force_generic_plan: 0 custom plans in 20 executions
 set -eu
 script=$(realpath "$0")
 folder=$(mktemp -d)
@@ -64,7 +64,7 @@ try() {
         for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
             echo "EXECUTE find($4);"
         done
-        echo "SELECT '$1: ' || custom_plans || ' plans for ' || custom_plans + generic_plans || ' executions'
+        echo "SELECT '$1: ' || custom_plans || ' custom plans in ' || custom_plans + generic_plans || ' executions'
               FROM pg_prepared_statements WHERE name = 'find'"
     } | query | tail -n 1
 }

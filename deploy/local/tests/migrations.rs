@@ -14,7 +14,7 @@ const RELEASED: [(&str, &str); 7] = [
     ("services/relation/src/schema.sql", "192e269ad4a83b81"),
     ("services/shared/record/src/change_feed.sql", "c381f0589602c6e0"),
     ("services/shared/record/src/positions.sql", "1ed6ff6163a86927"),
-    ("services/shared/storage/src/feed.sql", "897fed262420c2ed"),
+    ("services/shared/storage/src/feed.sql", "c11457c4a767e3f1"),
     ("services/user/src/record/0002_accounts.sql", "003136953134068c"),
 ];
 

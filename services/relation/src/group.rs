@@ -1,5 +1,6 @@
 //! A group of calls as one transaction: locks the rows of its accounts, reads the edges between them,
-//! takes the steps, and writes what has changed. Each of the three is one message to the database.
+//! takes the steps, and writes what has changed. No text of a statement depends on the group: a connection
+//! prepares each once.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -8,10 +9,7 @@ use std::{
 
 use futures::future::{BoxFuture, FutureExt as _};
 use microblog_domain::UserId;
-use microblog_record::{
-    number_rows,
-    sql::{number, statement},
-};
+use microblog_record::{number_rows, sql::statement};
 use microblog_storage::{
     Change, Decided, EntryKeys, FeedRow, Group, History, ItemRevision, Patch, Record, Transaction,
 };
@@ -111,11 +109,9 @@ fn feed_row(graph: &Graph, event: &Event) -> FeedRow {
     FeedRow { items: event.items.iter().map(item).collect(), change: changes::text(event) }
 }
 
-/// Locks the rows of all accounts of the steps, in the order of their ids, and makes those that are missing
-/// of accounts which get edges or are deleted.
-///
-/// No group waits for one that waits for it: a row that another group makes is waited for in the order of the
-/// ids, and one that it has made meanwhile is not waited for.
+/// Makes the rows that are missing of accounts which get edges or are deleted, and then locks those of all
+/// accounts of the steps. Both in the order of the ids, and none is locked before all are made: so no group
+/// waits for one that waits for it.
 async fn lock(
     transaction: &mut Transaction,
     steps: &[Step],
@@ -124,50 +120,39 @@ async fn lock(
         steps.flat_map(|step| step.accounts()).collect()
     };
     let makes = |step: &&Step| matches!(step, Step::Create(..) | Step::Delete(_));
-    let mut missing = accounts(&mut steps.iter().filter(makes));
+    let needed = accounts(&mut steps.iter().filter(makes));
     let all = accounts(&mut steps.iter());
     let is_sqlite = transaction.is_sqlite();
-    let texts = [lock_text(is_sqlite, false), make_text(is_sqlite), lock_text(is_sqlite, true)];
-    let mut locked = BTreeMap::new();
-    for (at, text) in texts.into_iter().enumerate() {
-        let users = if at == 0 { &all } else { &missing };
-        if users.is_empty() {
-            break;
-        }
+    let of = |text: String, users: &BTreeSet<UserId>| {
         let ids = users.iter().map(|user| user.get());
-        let query = number_rows::bind_column(statement(text), is_sqlite, ids);
-        let rows = query.fetch_all(transaction.connection()).await?;
-        for row in rows {
-            let (user, account) = read_account(&row)?;
-            missing.remove(&user);
-            locked.insert(user, account);
-        }
-    }
-    Ok(locked)
-}
-
-/// Returns the statement that locks and reads accounts. Rows that another transaction has locked are waited
-/// for, or an error.
-fn lock_text(is_sqlite: bool, is_error: bool) -> String {
-    let lock = match (is_sqlite, is_error) {
-        (true, _) => "",
-        (false, false) => "FOR NO KEY UPDATE",
-        (false, true) => "FOR NO KEY UPDATE NOWAIT",
+        number_rows::bind_column(statement(text), is_sqlite, ids)
     };
-    let (account, ids) = (packed(columns()), number_rows::table(is_sqlite, 1, 1));
-    format!(
-        "SELECT {account} FROM accounts WHERE id IN (SELECT column1 FROM {ids}) ORDER BY id {lock}"
-    )
+    if !needed.is_empty() {
+        of(make_text(is_sqlite), &needed).execute(transaction.connection()).await?;
+    }
+    let rows = of(lock_text(is_sqlite), &all).fetch_all(transaction.connection()).await?;
+    let locked: BTreeMap<_, _> = rows.iter().map(read_account).collect::<Result<_, _>>()?;
+    match needed.iter().all(|user| locked.contains_key(user)) {
+        true => Ok(locked),
+        false => Err(sqlx::Error::RowNotFound),
+    }
 }
 
-/// Returns the statement that makes accounts, but those that another transaction makes meanwhile.
+/// Returns the statement that makes accounts.
 fn make_text(is_sqlite: bool) -> String {
     let (zeros, ids) = (", 0".repeat(COLUMNS - 1), number_rows::table(is_sqlite, 1, 1));
-    let account = packed(columns());
     format!(
-        "INSERT INTO accounts SELECT column1{zeros} FROM {ids} WHERE 1 = 1 ORDER BY column1 \
-         ON CONFLICT (id) DO NOTHING RETURNING {account}"
+        "INSERT INTO accounts SELECT column1{zeros} FROM {ids} \
+         WHERE (SELECT id FROM accounts WHERE id = column1) IS NULL ORDER BY column1 \
+         ON CONFLICT (id) DO NOTHING"
     )
+}
+
+/// Returns the statement that locks and reads accounts.
+fn lock_text(is_sqlite: bool) -> String {
+    let lock = if is_sqlite { "" } else { "FOR NO KEY UPDATE" };
+    let (account, is_one) = (packed(columns()), number_rows::contains(is_sqlite, "id", 1));
+    format!("SELECT {account} FROM accounts WHERE {is_one} ORDER BY id {lock}")
 }
 
 /// The columns of an account.
@@ -271,20 +256,27 @@ async fn write_changes(transaction: &mut Transaction, graph: &Graph) -> Result<(
             query.execute(transaction.connection()).await?;
         }
     }
-    for step in &graph.deletions {
-        let (text, user) = match step {
-            Step::Delete(user) => ("INSERT INTO deletions (id) VALUES ($1)", user),
-            Step::Deleted(user) => ("DELETE FROM deletions WHERE id = $1", user),
-            Step::Create(..) | Step::End(..) => continue,
-        };
-        let query = statement(text.to_owned()).bind(number(user.get()));
-        query.execute(transaction.connection()).await?;
+    let begun = |step: &Step| if let Step::Delete(user) = step { Some(user.get()) } else { None };
+    let ended = |step: &Step| if let Step::Deleted(user) = step { Some(user.get()) } else { None };
+    let deletions = [
+        (begin_deletions_text(is_sqlite), graph.deletions.iter().filter_map(begun).collect()),
+        (end_deletions_text(is_sqlite), graph.deletions.iter().filter_map(ended).collect()),
+    ];
+    for (text, users) in deletions {
+        let users: Vec<u64> = users;
+        if !users.is_empty() {
+            let query = number_rows::bind_column(statement(text), is_sqlite, users);
+            query.execute(transaction.connection()).await?;
+        }
     }
     let rows: Vec<_> =
         graph.changed_accounts().map(|(user, account)| account_row(user, account)).collect();
     if !rows.is_empty() {
         let query = number_rows::bind(statement(update_text(is_sqlite)), is_sqlite, &rows);
-        query.execute(transaction.connection()).await?;
+        let updated = query.execute(transaction.connection()).await?.rows_affected();
+        if updated != rows.len() as u64 {
+            return Err(sqlx::Error::RowNotFound);
+        }
     }
     Ok(())
 }
@@ -292,7 +284,28 @@ async fn write_changes(transaction: &mut Transaction, graph: &Graph) -> Result<(
 /// Returns the statement that ends edges.
 fn end_text(kind: EdgeKind, is_sqlite: bool) -> String {
     let (table, edges) = (kind.table(), number_rows::table(is_sqlite, 1, 2));
-    format!("DELETE FROM {table} WHERE (source, target) IN (SELECT column1, column2 FROM {edges})")
+    let bound = bound(is_sqlite, &["source", "target"]);
+    format!(
+        "DELETE FROM {table} WHERE (source, target) IN (SELECT column1, column2 FROM {edges}){bound}"
+    )
+}
+
+/// Returns a condition that follows from a join with rows on their first columns. With it, PostgreSQL reads
+/// no whole index of a table that is small, nor keeps such a plan when the table has grown.
+fn bound(is_sqlite: bool, columns: &[&str]) -> String {
+    let columns = if is_sqlite { &[] } else { columns };
+    let condition =
+        |(column, at): (&&str, usize)| format!(" AND {}", number_rows::contains(false, column, at));
+    columns.iter().zip(1..).map(condition).collect()
+}
+
+fn begin_deletions_text(is_sqlite: bool) -> String {
+    let ids = number_rows::table(is_sqlite, 1, 1);
+    format!("INSERT INTO deletions (id) SELECT column1 FROM {ids}")
+}
+
+fn end_deletions_text(is_sqlite: bool) -> String {
+    format!("DELETE FROM deletions WHERE {}", number_rows::contains(is_sqlite, "id", 1))
 }
 
 /// Returns the statement that creates edges.
@@ -307,8 +320,8 @@ fn create_text(kind: EdgeKind, is_sqlite: bool) -> String {
 fn update_text(is_sqlite: bool) -> String {
     let set = columns().into_iter().zip(1..).skip(1);
     let set = join(set.map(|(column, at)| format!("{column} = column{at}")));
-    let rows = number_rows::table(is_sqlite, 1, COLUMNS);
-    format!("UPDATE accounts SET {set} FROM {rows} WHERE id = column1")
+    let (rows, bound) = (number_rows::table(is_sqlite, 1, COLUMNS), bound(is_sqlite, &["id"]));
+    format!("UPDATE accounts SET {set} FROM {rows} WHERE id = column1{bound}")
 }
 
 fn account_row(user: UserId, account: &Account) -> [u64; COLUMNS] {
@@ -335,27 +348,41 @@ mod tests {
         database: microblog_record::Config,
     }
 
+    /// The statements that find rows by their keys.
+    fn statements(is_sqlite: bool) -> Vec<String> {
+        let mut statements = vec![
+            make_text(is_sqlite),
+            lock_text(is_sqlite),
+            edges_text(is_sqlite),
+            update_text(is_sqlite),
+            end_deletions_text(is_sqlite),
+            items::counts_text(is_sqlite),
+        ];
+        for kind in EdgeKind::ALL {
+            statements.extend([end_text(kind, is_sqlite), create_text(kind, is_sqlite)]);
+        }
+        for list in List::ALL {
+            statements.push(items::among_text(&[list], is_sqlite));
+            statements.push(items::load_text(list, is_sqlite));
+            statements.extend([true, false].map(|newest| items::page_text(list, newest)));
+        }
+        statements
+    }
+
+    async fn open(url: &str) -> Database {
+        let flags = <Flags as clap::Parser>::parse_from(["test", "--database-url", url]);
+        let database = Database::open_required(&flags.database).unwrap();
+        Tables::new(database.clone(), &MIGRATIONS).database().await.unwrap();
+        database
+    }
+
     /// The plans of SQLite, which has no statistics, so they are those of tables of any size.
     #[tokio::test]
     async fn no_statement_of_a_call_reads_a_whole_table() {
         let directory = tempfile::tempdir().unwrap();
-        let url = format!("--database-url=sqlite://{}/a.db?mode=rwc", directory.path().display());
-        let flags = <Flags as clap::Parser>::parse_from(["test", &url]);
-        let database = Database::open_required(&flags.database).unwrap();
-        let tables = Tables::new(database.clone(), &MIGRATIONS);
-        tables.database().await.unwrap();
-
-        let mut statements =
-            vec![lock_text(true, false), make_text(true), edges_text(true), update_text(true)];
-        statements.extend(EdgeKind::ALL.map(|kind| end_text(kind, true)));
-        statements.extend(EdgeKind::ALL.map(|kind| create_text(kind, true)));
-        for list in List::ALL {
-            statements.push(items::among_text(&[list], true));
-            statements.push(items::load_text(list, true));
-            statements.extend([true, false].map(|newest| items::page_text(list, newest)));
-        }
-        statements.push(items::counts_text(true));
-        for statement in statements {
+        let database =
+            open(&format!("sqlite://{}/a.db?mode=rwc", directory.path().display())).await;
+        for statement in statements(true) {
             let explain = format!("EXPLAIN QUERY PLAN {statement}");
             let explain = AssertSqlSafe(
                 explain.replace("$1", "4").replace("$2", "9").replace("$3", "9").replace("$4", "9"),
@@ -363,11 +390,51 @@ mod tests {
             let plan = sqlx::raw_sql(explain).fetch_all(database.readers()).await.unwrap();
             for step in plan {
                 let step: String = step.try_get(3).unwrap();
-                let tables = ["accounts", "follows", "blocks", "mutes", "f", "g"];
+                let tables = ["accounts", "follows", "blocks", "mutes", "deletions", "f", "g"];
                 let reads_all = tables.iter().any(|table| {
                     step == format!("SCAN {table}") || step.starts_with(&format!("SCAN {table} "))
                 });
                 assert!(!reads_all, "{step}: {statement}");
+            }
+        }
+    }
+
+    /// PostgreSQL keeps the plan of a statement while its tables grow.
+    #[tokio::test]
+    async fn a_plan_is_good_for_tables_of_any_size() {
+        let server = microblog_testkit::PostgresServer::start().await;
+        let database = open(&server.url()).await;
+        for (size, accounts) in [("empty", 0), ("small", 5), ("large", 5_000)] {
+            let zeros = ", 0".repeat(COLUMNS - 1);
+            server.sql(&format!(
+                "TRUNCATE accounts, follows; \
+                 INSERT INTO accounts SELECT n{zeros} FROM generate_series(1, {accounts}) AS n; \
+                 INSERT INTO follows SELECT a, a + b, 1 FROM generate_series(1, {accounts}) AS a, \
+                 generate_series(1, 5) AS b"
+            ));
+            if accounts > 0 {
+                server.sql("ANALYZE");
+            }
+            for statement in statements(false) {
+                let parameters = (1..=COLUMNS).filter(|at| statement.contains(&format!("${at}")));
+                let nulls = join(parameters.map(|_| "NULL"));
+                let mut transaction = database.begin().await.unwrap();
+                let prepare = AssertSqlSafe(format!("PREPARE explained AS {statement}"));
+                sqlx::raw_sql(prepare).execute(&mut *transaction).await.unwrap();
+                let explain = AssertSqlSafe(format!("EXPLAIN EXECUTE explained({nulls})"));
+                let plan = sqlx::raw_sql(explain).fetch_all(&mut *transaction).await.unwrap();
+                let plan: Vec<String> = plan.iter().map(|row| row.try_get(0).unwrap()).collect();
+                sqlx::raw_sql("DEALLOCATE explained").execute(&mut *transaction).await.unwrap();
+                for (at, line) in plan.iter().enumerate() {
+                    let is_of_table = line.contains("Scan ")
+                        && ["accounts", "follows", "blocks", "mutes", "deletions", "history"]
+                            .iter()
+                            .any(|table| line.contains(&format!(" on {table}")));
+                    let condition = plan.get(at + 1).map_or("", String::as_str);
+                    let is_by_key =
+                        condition.contains("Index Cond") || condition.contains("Recheck Cond");
+                    assert!(!is_of_table || is_by_key, "{size}: {statement}\n{}", plan.join("\n"));
+                }
             }
         }
     }

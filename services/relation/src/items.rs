@@ -1,6 +1,6 @@
 //! The lists of accounts as items: how they are loaded, and what the front of an entry has.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use futures::future::BoxFuture;
 use microblog_domain::UserId;
@@ -186,7 +186,8 @@ pub(crate) async fn among(
     }
     let is_embedded = database.is_embedded();
     let query = statement(among_text(lists, is_embedded)).bind(number(id));
-    let query = number_rows::bind_column(query, is_embedded, peers.iter().copied());
+    let distinct: BTreeSet<u64> = peers.iter().copied().collect();
+    let query = number_rows::bind_column(query, is_embedded, distinct);
     let read = async {
         let rows = query.fetch_all(database.readers()).await?;
         let entry = |row: &AnyRow| {
@@ -202,10 +203,8 @@ pub(crate) async fn among(
 
 /// Returns the statement that reads the lengths of lists of accounts, its parameter.
 pub(crate) fn counts_text(is_embedded: bool) -> String {
-    let ids = number_rows::table(is_embedded, 1, 1);
-    format!(
-        "SELECT id, following, followers, mutuals FROM accounts WHERE id IN (SELECT column1 FROM {ids})"
-    )
+    let is_one = number_rows::contains(is_embedded, "id", 1);
+    format!("SELECT id, following, followers, mutuals FROM accounts WHERE {is_one}")
 }
 
 /// Reads the lengths of the lists of accounts, by id. Those without a row have no lists.

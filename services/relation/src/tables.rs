@@ -39,10 +39,13 @@ impl List {
                 "(SELECT target AS owner, source AS peer, since FROM follows) AS rows"
             }
             Self::Mutuals => {
+                // Of an account that many follow, its own follows must be read, not those of the others. An
+                // outer join keeps the order, unless NULL could not pass the condition.
                 "(SELECT f.source AS owner, f.target AS peer, \
                  CASE WHEN f.since > g.since THEN f.since ELSE g.since END AS since \
-                 FROM follows AS f CROSS JOIN follows AS g \
-                 WHERE g.source = f.target AND g.target = f.source) AS rows"
+                 FROM follows AS f LEFT JOIN follows AS g \
+                 ON g.source = f.target AND g.target = f.source \
+                 WHERE COALESCE(g.since, 0) > 0) AS rows"
             }
             Self::Blocks => "(SELECT source AS owner, target AS peer, since FROM blocks) AS rows",
             Self::BlockedBy => {

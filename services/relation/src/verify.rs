@@ -96,10 +96,11 @@ async fn check_lengths(
 ) -> Result<(), Error> {
     for list in List::ALL {
         let (name, rows) = (list.name(), list.rows());
+        let is_one = number_rows::contains(database.is_embedded(), "id", 1);
         // In one snapshot.
         let text = format!(
             "SELECT id, {name}, (SELECT COUNT(*) FROM {rows} WHERE owner = accounts.id) \
-             FROM accounts WHERE id"
+             FROM accounts WHERE {is_one}"
         );
         for row in rows_of(database, text, users).await? {
             let (user, length, edges) = (cell(&row, 0)?, cell(&row, 1)?, cell(&row, 2)?);
@@ -120,10 +121,11 @@ async fn check_blocks(
     report: &mut Report,
 ) -> Result<(), Error> {
     let (follows, blocks) = (EdgeKind::Follow.table(), EdgeKind::Block.table());
+    let is_one = number_rows::contains(database.is_embedded(), "b.source", 1);
     let text = format!(
         "SELECT b.source, b.target FROM {blocks} AS b JOIN {follows} AS f \
          ON f.source = b.source AND f.target = b.target OR f.source = b.target AND f.target = b.source \
-         WHERE b.source"
+         WHERE {is_one}"
     );
     for row in rows_of(database, text, users).await? {
         let edge = read_edge(&row, 0).map_err(record_error)?;
@@ -139,7 +141,8 @@ async fn check_deletions(
     users: &[UserId],
     report: &mut Report,
 ) -> Result<(), Error> {
-    let text = "SELECT id FROM deletions WHERE id".to_owned();
+    let is_one = number_rows::contains(database.is_embedded(), "id", 1);
+    let text = format!("SELECT id FROM deletions WHERE {is_one}");
     for row in rows_of(database, text, users).await? {
         let user = cell(&row, 0)?;
         report.pending.check(false, || format!("{user}: the deletion is in progress"));
@@ -177,17 +180,14 @@ async fn check_entry(lists: &Lists, list: List, user: UserId) -> Result<Option<S
     }))
 }
 
-// Reads the rows of which the last column of a text is one of some accounts.
+// Reads the rows of some accounts, the parameter of a statement.
 async fn rows_of(
     database: &Database,
     text: String,
     users: &[UserId],
 ) -> Result<Vec<sqlx::any::AnyRow>, Error> {
-    let is_embedded = database.is_embedded();
-    let ids = number_rows::table(is_embedded, 1, 1);
-    let query = statement(format!("{text} IN (SELECT column1 FROM {ids})"));
     let users = users.iter().map(|user| user.get());
-    let query = number_rows::bind_column(query, is_embedded, users);
+    let query = number_rows::bind_column(statement(text), database.is_embedded(), users);
     // Those of an account with millions of followers take longer than a call may.
     let read = async { query.fetch_all(database.writers()).await };
     Ok(database.write("SELECT edges", read).await?)

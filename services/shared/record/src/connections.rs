@@ -78,8 +78,8 @@ pub(crate) enum Plans {
     /// statement is for those that they had: the first recording fills empty tables, and read whole ones for
     /// each batch.
     BySize,
-    /// Once for a connection, by keys: a plan that is good for tables of any size. A plan takes as long as
-    /// some ten rows.
+    /// Once for a connection, by keys: a plan that is good for tables of any size. What is off makes it look
+    /// dear, and PostgreSQL compiles what looks dear.
     ByKey,
 }
 
@@ -89,7 +89,8 @@ impl Plans {
             Self::BySize => "SET LOCAL plan_cache_mode = force_custom_plan",
             Self::ByKey => {
                 "SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL enable_seqscan = off; \
-                 SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off"
+                 SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; \
+                 SET LOCAL jit = off"
             }
         }
     }

@@ -36,6 +36,15 @@ pub fn bind<const COLUMNS: usize>(
     (0..COLUMNS).map(column).fold(query, Query::bind)
 }
 
+/// Returns the condition that a column is one of some numbers, the parameter `$parameter`. PostgreSQL looks
+/// each up in an index, where a join might read the whole index of a small table, and keep that plan.
+pub fn contains(is_embedded: bool, column: &str, parameter: usize) -> String {
+    match is_embedded {
+        true => format!("{column} IN (SELECT value ->> 0 FROM json_each(${parameter}))"),
+        false => format!("{column} = ANY (CAST(${parameter} AS bigint[]))"),
+    }
+}
+
 /// Binds one column of numbers.
 pub fn bind_column(
     query: Query<'static, Any, AnyArguments>,

@@ -28,8 +28,7 @@ async fn find(transaction: &mut WriteTransaction, from: i64) {
 
 /// As a service whose statements find rows by their keys.
 async fn find_by_key(transaction: &mut WriteTransaction, from: i64) {
-    let ids = number_rows::table(false, 1, 1);
-    let text = format!("SELECT id FROM numbers WHERE id IN (SELECT column1 FROM {ids})");
+    let text = format!("SELECT id FROM numbers WHERE {}", number_rows::contains(false, "id", 1));
     let numbers = (from..from + 50).map(|number| number as u64);
     let query = number_rows::bind_column(statement(text), false, numbers);
     query.fetch_all(&mut **transaction).await.unwrap();
@@ -70,11 +69,13 @@ async fn a_statement_is_planned_for_the_present_size_of_its_table() {
 
 #[tokio::test]
 async fn a_statement_by_keys_is_planned_once_and_for_tables_of_any_size() {
-    let server = PostgresServer::start().await;
+    let server = PostgresServer::start_with(&["jit=on"]).await;
     let flags = Flags::parse_from(["test", "--database-url", &server.url()]);
     let database = Database::open_required(&flags.database).unwrap();
     let mut transaction = fill_a_table(&database, find_by_key).await;
     let plans = "SELECT SUM(custom_plans)::bigint FROM pg_prepared_statements \
                  WHERE statement LIKE 'SELECT id FROM numbers%'";
     assert_eq!(transaction.fetch_one(plans).await.unwrap().get::<i64, _>(0), 0);
+    let jit = transaction.fetch_one("SHOW jit").await.unwrap();
+    assert_eq!(jit.get::<String, _>(0), "off", "a table of one row looks dear");
 }

@@ -73,20 +73,23 @@ pub(crate) fn append(
     if !columns.iter().flatten().flat_map(|text| text.bytes()).all(is_plain) {
         return Err(sqlx::Error::Encode("a change of the feed has other characters".into()));
     }
-    let [items, changes] = columns.map(|texts| match texts.is_empty() {
+    let [items, changes] = columns;
+    if is_sqlite {
+        let pairs = items.iter().zip(&changes);
+        let pairs = pairs.map(|(items, change)| format!("[\"{items}\",\"{change}\"]"));
+        let pairs = pairs.collect::<Vec<_>>().join(",");
+        return Ok(format!(
+            "INSERT INTO feed (position, time_ms, items, change) \
+             SELECT (SELECT COALESCE(MAX(position), 0) FROM feed) + key + 1, {time_ms}, \
+             value ->> 0, value ->> 1 FROM json_each('[{pairs}]')"
+        ));
+    }
+    let array = |texts: Vec<String>| match texts.is_empty() {
         true => String::new(),
         false => format!("\"{}\"", texts.join("\",\"")),
-    });
-    Ok(match is_sqlite {
-        true => format!(
-            "INSERT INTO feed (position, time_ms, items, change) \
-             SELECT (SELECT COALESCE(MAX(position), 0) FROM feed) + key + 1, {time_ms}, value, \
-             '[{changes}]' ->> key FROM json_each('[{items}]')"
-        ),
-        false => {
-            format!("SELECT append_to_feed({random}, {time_ms}, '{{{items}}}', '{{{changes}}}')")
-        }
-    })
+    };
+    let (items, changes) = (array(items), array(changes));
+    Ok(format!("SELECT append_to_feed({random}, {time_ms}, '{{{items}}}', '{{{changes}}}')"))
 }
 
 /// Returns up to `count` rows behind a position, in order.
@@ -226,6 +229,12 @@ fn parse_items(text: &str) -> Result<Vec<ItemRevision>, sqlx::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn there_is_one_lock() {
+        let lock = format!("pg_advisory_xact_lock({LOCK})");
+        assert!(include_str!("feed.sql").contains(&lock));
+    }
 
     #[test]
     fn other_characters_are_rejected() {

@@ -18,7 +18,7 @@ CREATE TABLE feed (
 -- postgresql: ) RETURNS void LANGUAGE plpgsql VOLATILE AS '
 -- postgresql: BEGIN
 -- postgresql:     PERFORM pg_advisory_xact_lock(1717921124);
--- postgresql:     IF (SELECT random FROM history) <> expected THEN
+-- postgresql:     IF (SELECT random FROM history WHERE one = 1) <> expected THEN
 -- postgresql:         RAISE EXCEPTION ''the history was renewed'' USING ERRCODE = ''40001'';
 -- postgresql:     END IF;
 -- postgresql:     INSERT INTO feed (position, time_ms, items, change)

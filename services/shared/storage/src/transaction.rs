@@ -31,7 +31,7 @@ const SETTINGS: &str = "; SET LOCAL lock_timeout = 1000; \
 /// PostgreSQL: the parts of the history, and the time in milliseconds. Fails on a standby.
 pub const HISTORY: &str = "(SELECT system_identifier::text FROM pg_control_system()), \
     substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8), \
-    (SELECT random FROM history), \
+    (SELECT random FROM history WHERE one = 1), \
     (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
 /// A write transaction. Rolled back if it is dropped before its end.
@@ -144,7 +144,8 @@ pub(crate) async fn read_history(database: &Database) -> Result<History, microbl
 /// Between two commits: a transaction fails if its history was renewed meanwhile.
 pub(crate) async fn renew_history(database: &Database) -> Result<(), microblog_record::Error> {
     let work = async {
-        let renew = format!("UPDATE history SET random = {}, position = {NEWEST}", random());
+        let renew =
+            format!("UPDATE history SET random = {}, position = {NEWEST} WHERE one = 1", random());
         if database.is_embedded() {
             // No other transaction writes before this one ends.
             let mut transaction = database.begin().await?;
@@ -164,7 +165,8 @@ const NEWEST: &str = "(SELECT COALESCE(MAX(position), 0) FROM feed)";
 /// Returns the position of the feed at which the history began, or an earlier one.
 pub(crate) async fn history_position(database: &Database) -> Result<u64, microblog_record::Error> {
     let work = async {
-        let read = sqlx::query("SELECT position FROM history").fetch_one(database.readers());
+        let read =
+            sqlx::query("SELECT position FROM history WHERE one = 1").fetch_one(database.readers());
         read_number(&read.await?, 0)
     };
     database.read("SELECT history", work).await

@@ -242,43 +242,38 @@ async fn write_changes(transaction: &mut Transaction, graph: &Graph) -> Result<(
     let is_sqlite = transaction.is_sqlite();
     for kind in EdgeKind::ALL {
         let (ended, created) = graph.changed_edges(kind);
-        if !ended.is_empty() {
-            let rows: Vec<_> =
-                ended.iter().map(|Edge { from, to }| [from.get(), to.get()]).collect();
-            let query = number_rows::bind(statement(end_text(kind, is_sqlite)), is_sqlite, &rows);
-            query.execute(transaction.connection()).await?;
-        }
-        if !created.is_empty() {
-            let row = |(Edge { from, to }, since): &(Edge, u64)| [from.get(), to.get(), *since];
-            let rows: Vec<_> = created.iter().map(row).collect();
-            let query =
-                number_rows::bind(statement(create_text(kind, is_sqlite)), is_sqlite, &rows);
-            query.execute(transaction.connection()).await?;
-        }
+        let ended = ended.iter().map(|Edge { from, to }| [from.get(), to.get()]);
+        write(transaction, end_text(kind, is_sqlite), ended).await?;
+        let row = |(Edge { from, to }, since): &(Edge, u64)| [from.get(), to.get(), *since];
+        write(transaction, create_text(kind, is_sqlite), created.iter().map(row)).await?;
     }
-    let begun = |step: &Step| if let Step::Delete(user) = step { Some(user.get()) } else { None };
-    let ended = |step: &Step| if let Step::Deleted(user) = step { Some(user.get()) } else { None };
-    let deletions = [
-        (begin_deletions_text(is_sqlite), graph.deletions.iter().filter_map(begun).collect()),
-        (end_deletions_text(is_sqlite), graph.deletions.iter().filter_map(ended).collect()),
-    ];
-    for (text, users) in deletions {
-        let users: Vec<u64> = users;
-        if !users.is_empty() {
-            let query = number_rows::bind_column(statement(text), is_sqlite, users);
-            query.execute(transaction.connection()).await?;
-        }
+    let begun = |step: &Step| if let Step::Delete(user) = step { Some([user.get()]) } else { None };
+    let ended =
+        |step: &Step| if let Step::Deleted(user) = step { Some([user.get()]) } else { None };
+    let deletions = graph.deletions.iter();
+    write(transaction, begin_deletions_text(is_sqlite), deletions.clone().filter_map(begun))
+        .await?;
+    write(transaction, end_deletions_text(is_sqlite), deletions.filter_map(ended)).await?;
+    let accounts = graph.changed_accounts().map(|(user, account)| account_row(user, account));
+    let changed = graph.changed_accounts().count() as u64;
+    match write(transaction, update_text(is_sqlite), accounts).await? == changed {
+        true => Ok(()),
+        false => Err(sqlx::Error::RowNotFound),
     }
-    let rows: Vec<_> =
-        graph.changed_accounts().map(|(user, account)| account_row(user, account)).collect();
-    if !rows.is_empty() {
-        let query = number_rows::bind(statement(update_text(is_sqlite)), is_sqlite, &rows);
-        let updated = query.execute(transaction.connection()).await?.rows_affected();
-        if updated != rows.len() as u64 {
-            return Err(sqlx::Error::RowNotFound);
-        }
+}
+
+/// Executes a statement with rows, if there are any. Returns how many rows of its table it affected.
+async fn write<const COLUMNS: usize>(
+    transaction: &mut Transaction,
+    text: String,
+    rows: impl Iterator<Item = [u64; COLUMNS]>,
+) -> Result<u64, sqlx::Error> {
+    let rows: Vec<_> = rows.collect();
+    if rows.is_empty() {
+        return Ok(0);
     }
-    Ok(())
+    let query = number_rows::bind(statement(text), transaction.is_sqlite(), &rows);
+    Ok(query.execute(transaction.connection()).await?.rows_affected())
 }
 
 /// Returns the statement that ends edges.

@@ -5,12 +5,9 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use microblog_chassis::run_periodically;
 use microblog_keyspace::Keyspace;
-use microblog_storage::{Lease, Tables, Verifier, Writer};
+use microblog_storage::{Item as _, Lease, Tables, Verifier, Writer};
 
-use crate::{
-    deletion,
-    group::{PREFIX, Steps},
-};
+use crate::{deletion, graph::List, group::Steps};
 
 /// The period of the deletion of accounts.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -21,7 +18,7 @@ pub(crate) fn jobs(
     keyspace: &Keyspace,
     writer: &Writer<Steps>,
 ) -> Vec<BoxFuture<'static, ()>> {
-    let verifier = Verifier::new(tables.clone(), keyspace.clone(), PREFIX);
+    let verifier = Verifier::new(tables.clone(), keyspace.clone(), List::PREFIX);
     let (tables, writer) = (tables.clone(), writer.clone());
     let lease = Lease::new("deletion");
     let delete = async move || deletion::end_edges(&tables, &writer, &lease).await;

@@ -1,18 +1,13 @@
 //! The changes of the follow graph in the feed, and in the part of the change feed that this service has.
 
-use std::time::SystemTime;
-
 use futures::future::{BoxFuture, FutureExt as _};
 use microblog_domain::UserId;
 use microblog_proto::common::{self as pb, ChangeKind};
 use microblog_record::{
-    ChangeFeed, ChangeRow, Database, Error, ExistingPage, FeedPosition, RowKey,
+    Database, Error, ExistingPage, RowKey,
     sql::{existing_page, read},
 };
-use microblog_storage::{
-    Tables,
-    feed::{self, Point},
-};
+use microblog_storage::changes::FeedTexts;
 use sqlx::{AssertSqlSafe, any::AnyRow};
 
 use crate::{
@@ -83,56 +78,22 @@ const fn change_kind(kind: EdgeKind) -> ChangeKind {
     }
 }
 
-/// The change feed of the follow graph.
-#[derive(Clone)]
-pub(crate) struct GraphChanges(pub(crate) Tables);
+/// The changes of the follow graph.
+pub(crate) struct GraphChanges;
 
-impl ChangeFeed for GraphChanges {
+impl FeedTexts for GraphChanges {
     const KINDS: &'static [ChangeKind] = &[ChangeKind::Follow, ChangeKind::Block, ChangeKind::Mute];
-    const ROWS_MAX: usize = 1_000;
 
-    fn newest(&self) -> BoxFuture<'_, Result<Option<ChangeRow>, Error>> {
-        async move {
-            let newest = row(feed::newest(self.0.database().await?).await?);
-            let is_empty = newest.position.sequence == 0;
-            let recorded_at = if is_empty { SystemTime::now() } else { newest.recorded_at };
-            Ok(Some(ChangeRow { recorded_at, ..newest }))
-        }
-        .boxed()
-    }
-
-    fn oldest(&self) -> BoxFuture<'_, Result<Option<ChangeRow>, Error>> {
-        async move { Ok(feed::oldest(self.0.database().await?).await?.map(row)) }.boxed()
-    }
-
-    fn behind(
-        &self,
-        position: FeedPosition,
-        count: usize,
-    ) -> BoxFuture<'_, Result<Option<Vec<ChangeRow>>, Error>> {
-        async move {
-            let point = Point { position: position.sequence, time_ms: position.token };
-            let rows = feed::rows_behind(self.0.database().await?, point, count).await?;
-            Ok(rows.map(|rows| rows.into_iter().map(row).collect()))
-        }
-        .boxed()
+    fn parse(text: &str) -> Option<Option<pb::Change>> {
+        parse(text)
     }
 
     fn existing(
-        &self,
+        database: &Database,
         kind: ChangeKind,
         after: RowKey,
     ) -> BoxFuture<'_, Result<ExistingPage, Error>> {
-        async move { existing(self.0.database().await?, kind, after).await }.boxed()
-    }
-}
-
-fn row(row: feed::Positioned) -> ChangeRow {
-    ChangeRow {
-        position: FeedPosition { sequence: row.position, token: row.time_ms },
-        recorded_at: row.time(),
-        changes: parse(&row.row.change)
-            .map(|change| change.into_iter().map(|change| (row.position, change)).collect()),
+        existing(database, kind, after).boxed()
     }
 }
 

@@ -11,7 +11,8 @@ use futures::future::{BoxFuture, FutureExt as _};
 use microblog_domain::UserId;
 use microblog_record::{number_rows, sql::statement};
 use microblog_storage::{
-    Change, Decided, EntryKeys, FeedRow, Group, History, ItemRevision, Patch, Record, Transaction,
+    Change, Decided, EntryKeys, FeedRow, Group, History, Item as _, ItemRevision, Patch, Record,
+    Transaction,
 };
 use sqlx::any::AnyRow;
 
@@ -22,9 +23,6 @@ use crate::{
     steps::{Account, Event, Graph, ItemChange, Limits, ListRow, Outcome, Step},
     tables::{join, packed, read_packed},
 };
-
-/// The prefix of the service's keys.
-pub(crate) const PREFIX: &str = "rel";
 
 /// The calls that write: each consists of steps, which are taken in order and in one transaction. None of
 /// them keeps the others from being taken.
@@ -79,7 +77,7 @@ async fn run(
     let unchanged = unchanged.map(|item| item_change(&graph, history, *item, None));
     let changes = changed.chain(unchanged).collect();
     let feed = graph.events.iter().map(|event| feed_row(&graph, event)).collect();
-    Ok(Decided { outcomes, changes, feed })
+    Ok(Decided { outcomes, changes, feed, has_others: false })
 }
 
 fn patch(graph: &Graph, list: List, user: UserId, change: &ItemChange) -> Option<Patch> {
@@ -96,7 +94,7 @@ fn item_change(
     patch: Option<Patch>,
 ) -> Change {
     let (before, after) = graph.revisions(list, user);
-    let keys = EntryKeys::new(PREFIX, list.name(), history, user.partition(), user.get());
+    let keys = EntryKeys::new(List::PREFIX, list.name(), history, user.partition(), user.get());
     Change { keys, before, after, patch, records_max: RECORDS_MAX }
 }
 

@@ -4,13 +4,14 @@ use std::collections::{BTreeSet, HashMap};
 
 use futures::future::BoxFuture;
 use microblog_domain::UserId;
+use microblog_keyspace::Library;
 use microblog_record::{
     Database, Error, number_rows,
     sql::{number, read, statement},
 };
 use microblog_storage::{
-    Contents, Item, Loaded, Record,
-    transaction::{HISTORY, postgres_history, sqlite_history},
+    Contents, Item, Loaded, Record, library,
+    transaction::{history_columns, row_history},
 };
 use sqlx::any::AnyRow;
 
@@ -82,6 +83,11 @@ impl Front {
 }
 
 impl Item for List {
+    const PREFIX: &'static str = "rel";
+    const LIBRARY: Library = library("relation");
+    // Parts of them are read.
+    const SMALL: &'static [Self] = &[];
+
     fn kind(self) -> &'static str {
         self.name()
     }
@@ -98,7 +104,7 @@ impl Item for List {
 /// Returns the statement that loads the entry of a list of an account, its parameter. It has one row: a
 /// column of revision and lengths, one of the entries, and the history.
 pub(crate) fn load_text(list: List, is_embedded: bool) -> String {
-    let history = if is_embedded { "0" } else { HISTORY };
+    let history = history_columns(is_embedded);
     let revision = format!("COALESCE(accounts.{}_revision, 0)", list.name());
     let lengths = Front::lists(list).iter();
     let lengths = lengths.map(|list| format!("COALESCE(accounts.{}, 0)", list.name()));
@@ -118,7 +124,7 @@ async fn load(database: &Database, list: List, id: u64) -> Result<Loaded, sqlx::
     let is_embedded = database.is_embedded();
     let query = statement(load_text(list, is_embedded)).bind(number(id));
     let row = query.fetch_one(database.readers()).await?;
-    let history = if is_embedded { sqlite_history(database) } else { postgres_history(&row, 2)? };
+    let history = row_history(database, &row, 2)?;
     let malformed = || sqlx::Error::Decode("malformed list".into());
     let (fronts, numbers) = (Front::lists(list), read_packed(&row, 0)?);
     let (revision, lengths) = numbers.split_first().ok_or_else(malformed)?;
@@ -129,7 +135,7 @@ async fn load(database: &Database, list: List, id: u64) -> Result<Loaded, sqlx::
         let at = fronts.iter().position(|&known| known == list);
         at.and_then(|at| lengths.get(at)).copied().unwrap_or_default()
     };
-    let front = Front::of(list, length).write();
+    let front = Front::of(list, length).write().into();
     let entries = read_packed(&row, 1)?;
     let (entries, []) = entries.as_chunks() else { return Err(malformed()) };
     let record = |&[id, time_ms]: &[u64; 2]| {

@@ -36,17 +36,12 @@ use microblog_proto::relation::{
     relation_service_server::{RelationServiceServer, SERVICE_NAME},
 };
 use microblog_record::Database;
-use microblog_storage::{Cache, Reader, Tables, Trust, Writer, library};
+use microblog_storage::{Cache, Item as _, Reader, Tables, Trust, Writer};
 use tonic::service::Routes;
 
 pub use config::Config;
 
-use crate::{
-    group::{PREFIX, Steps},
-    lists::Lists,
-    steps::Limits,
-    tables::MIGRATIONS,
-};
+use crate::{graph::List, group::Steps, lists::Lists, steps::Limits, tables::MIGRATIONS};
 
 /// Why the service does not start.
 #[derive(Debug, thiserror::Error)]
@@ -65,16 +60,16 @@ pub async fn service(config: &Config, worker: Worker) -> Result<Service, StartEr
     if worker.is_first() {
         database.check_at_start().await?;
     }
-    let keyspace = Keyspace::open(&config.redis, library("relation"))?;
+    let keyspace = Keyspace::open(&config.redis, List::LIBRARY)?;
     let limits =
         Limits { following: config.following_limit.into(), blocks: config.blocks_limit.into() };
     let cache = Cache::new(keyspace.clone());
     let tables = Tables::new(database, &MIGRATIONS);
-    let trust = Trust::start(tables.clone(), keyspace.clone(), PREFIX);
+    let trust = Trust::start(tables.clone(), keyspace.clone(), List::PREFIX);
     // Calls of many steps have transactions of their own, for which others do not wait.
     let [writer, bulk_writer] = [(); 2]
         .map(|()| Writer::start(Steps { limits }, tables.clone(), cache.clone(), trust.clone()));
-    let reader = Reader::new(tables.clone(), keyspace.clone(), trust, PREFIX);
+    let reader = Reader::new(tables.clone(), keyspace.clone(), trust);
     let lists = Lists::new(reader, tables.clone(), config.following_limit);
     let background = match worker.is_first() {
         true => background::jobs(&tables, &keyspace, &bulk_writer),

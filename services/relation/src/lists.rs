@@ -86,13 +86,13 @@ pub(crate) fn ids(entries: &[Record]) -> Vec<UserId> {
 /// The lists of all accounts. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Lists {
-    reader: Reader,
+    reader: Reader<List>,
     tables: Tables,
     following_limit: usize,
 }
 
 impl Lists {
-    pub(crate) fn new(reader: Reader, tables: Tables, following_limit: u32) -> Self {
+    pub(crate) fn new(reader: Reader<List>, tables: Tables, following_limit: u32) -> Self {
         Self { reader, tables, following_limit: following_limit as usize }
     }
 
@@ -112,7 +112,7 @@ impl Lists {
     }
 
     /// Returns the reader of the cache.
-    pub(crate) fn reader(&self) -> &Reader {
+    pub(crate) fn reader(&self) -> &Reader<List> {
         &self.reader
     }
 

@@ -10,7 +10,7 @@ use microblog_chassis as chassis;
 use microblog_domain::UserId;
 use microblog_proto::relation::{self as pb, relation_service_server::RelationService};
 use microblog_record::stream_changes;
-use microblog_storage::Writer;
+use microblog_storage::{Writer, changes::FeedChanges};
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 
@@ -283,7 +283,7 @@ impl RelationService for Rpc {
         request: Request<pb::StreamChangesRequest>,
     ) -> RpcResult<Self::StreamChangesStream> {
         let query = request.into_inner().query.unwrap_or_default();
-        let changes = GraphChanges(self.lists.tables().clone());
+        let changes = FeedChanges::<GraphChanges>::new(self.lists.tables().clone());
         let pages = stream_changes(changes, query).await?;
         let response = |page| pb::StreamChangesResponse { page: Some(page) };
         Ok(Response::new(pages.map_ok(response).boxed()))

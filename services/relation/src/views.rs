@@ -213,7 +213,7 @@ mod tests {
         let mut entry = vec![FORMAT, 0, 0, 0];
         entry.extend((contents.front.len() as u32).to_be_bytes());
         entry.extend(7_u64.to_be_bytes());
-        entry.extend(&contents.front);
+        entry.extend(&*contents.front);
         entry.extend(&contents.records);
         entry
     }
@@ -221,7 +221,7 @@ mod tests {
     fn contents(count: u64) -> Contents {
         let record = |n| Record { id: 4 * n, time_ms: 1_000 + n };
         let records = Record::write_all((1..=count).map(record));
-        Contents { front: Front::of(List::Followers, |_| count).write(), records }
+        Contents { front: Front::of(List::Followers, |_| count).write().into(), records }
     }
 
     proptest! {

@@ -125,10 +125,38 @@ impl<I: Id, T: Clone + Send + 'static> ClientSideCache<I, T> {
     /// timeout holds for each.
     pub async fn read(&self, ids: &[I]) -> Result<Vec<T>, Error> {
         let inner = &self.inner;
-        let check = |states: &PartitionStates| {
-            ids.iter().try_for_each(|&id| states.check(Some((inner.kind.partition)(id))))
+        inner.keyspace.admitted(|states| inner.check(states, ids), self.read_all(ids)).await
+    }
+
+    /// Returns whether [`Self::read_tracked`] is the way to read an id: it is cached, or the admission
+    /// filter admits it, and there is a tracked connection to its server. Records it in the filter.
+    pub fn admits(&self, id: I) -> bool {
+        let inner = &self.inner;
+        let Some(tracked) = inner.tracked_connection_of(&[id]) else {
+            inner.metrics.record_untracked(1);
+            return false;
         };
-        inner.keyspace.admitted(check, self.read_all(ids)).await
+        let is_admitted = tracked.entries().misses(&[id]).rejected.is_empty();
+        if !is_admitted {
+            inner.metrics.record_lookups(1, 1);
+        }
+        is_admitted
+    }
+
+    /// Returns the values of `ids`, in their order, all of one tracked connection; `None` for one that
+    /// was invalidated meanwhile. Does not ask the admission filter. Fails if the ids are of several
+    /// servers, or the connection does not answer: nothing is read by other means.
+    ///
+    /// Takes one round trip.
+    pub async fn read_tracked(&self, ids: &[I]) -> Result<Vec<Option<T>>, Error> {
+        let inner = &self.inner;
+        let untracked = || Error::unavailable("there is no tracked connection");
+        let read = async {
+            let tracked = inner.tracked_connection_of(ids).ok_or_else(untracked)?;
+            let missing = tracked.entries().missing(ids);
+            inner.read_tracked(&tracked, ids, missing).await?.ok_or_else(untracked)
+        };
+        inner.keyspace.admitted(|states| inner.check(states, ids), read).await
     }
 
     async fn read_all(&self, ids: &[I]) -> Result<Vec<T>, Error> {
@@ -156,6 +184,29 @@ impl<I: Id, T: Clone + Send + 'static> ClientSideCache<I, T> {
 type Group<I, T> = (Option<Arc<Server<I, T>>>, Vec<usize>);
 
 impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
+    /// Rejects ids of closed partitions.
+    fn check(&self, states: &PartitionStates, ids: &[I]) -> Result<(), Error> {
+        ids.iter().try_for_each(|&id| states.check(Some((self.kind.partition)(id))))
+    }
+
+    /// Returns the tracked connection to the server of all ids; `None` if they have several.
+    fn tracked_connection_of(self: &Arc<Self>, ids: &[I]) -> Option<Arc<TrackedConnection<I, T>>> {
+        let server = {
+            let mut servers = lock(&self.servers);
+            servers.update(self.pool.slot_map(), self.bytes_max);
+            let index = |&id: &I| servers.index((self.kind.partition)(id));
+            match servers.only() {
+                Some(only) => only,
+                None => {
+                    let first = index(ids.first()?);
+                    let is_one = ids.iter().all(|id| index(id) == first);
+                    servers.get(first.filter(|_| is_one)?)?
+                }
+            }
+        };
+        self.tracked_connection(&server)
+    }
+
     /// Groups ids by the primary of a cluster.
     fn group_by_server(&self, ids: &[I]) -> Vec<Group<I, T>> {
         let mut servers = lock(&self.servers);

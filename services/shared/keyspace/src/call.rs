@@ -4,7 +4,8 @@ use microblog_domain::Partition;
 use redis::{Arg, Cmd, ToRedisArgs, Value};
 
 use crate::{
-    Error, Recovery, RelevantChange, Version, journal::SeenVersions, library::VersionedLibrary,
+    Error, Library, PartitionStates, Recovery, RelevantChange, Version, journal::SeenVersions,
+    library::VersionedLibrary,
 };
 
 /// A call of a function: its name in the library's source, its keys and its arguments.
@@ -71,6 +72,13 @@ impl Call {
     pub fn recovery(mut self, recovery: Recovery, journal: String) -> Self {
         self.recovery = Some((recovery.version, journal));
         self
+    }
+
+    /// Returns the command of a call without a journal, for the [`Kind`](crate::Kind) of a client-side
+    /// cache. Computes the digest of the library.
+    pub fn into_command(self, library: Library) -> Cmd {
+        let seen = SeenVersions::new(PartitionStates::default());
+        self.command(&VersionedLibrary::new(library), &seen)
     }
 
     /// Returns the command, with the function name of this library version. `seen` has the

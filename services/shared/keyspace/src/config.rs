@@ -69,8 +69,8 @@ pub struct Config {
     )]
     pub redis_timeout_ms: u64,
 
-    /// Size, in bytes, of the client-side cache of each worker thread (the user service: accounts
-    /// and their sessions; the post service: posts); 0 disables it. On a cluster, the primaries
+    /// Size, in bytes, of the client-side cache of each worker thread (the user service:
+    /// profiles, names and sessions; the post service: posts); 0 disables it. On a cluster, the primaries
     /// share it equally.
     #[arg(long, env = "MICROBLOG_REDIS_CACHE_BYTES", default_value_t = CACHE_BYTES)]
     pub redis_cache_bytes: usize,

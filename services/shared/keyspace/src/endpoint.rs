@@ -85,6 +85,7 @@ impl Endpoint {
     /// Notes that other nodes of a cluster are primaries than before.
     pub(crate) fn primaries_changed(&self) {
         self.states.lost_connection();
+        self.states.count_connection();
         self.states.connected();
     }
 
@@ -166,6 +167,7 @@ impl Endpoint {
         };
         let stream = Stream::connect(host, port, tls).await?;
         let (settings, silence_max) = (node.redis_settings(), self.options().timeout);
+        let is_tracking = on_push.is_some();
         let connection = match on_push {
             None => Multiplexed::open(stream, settings, silence_max).await,
             Some(on_push) => {
@@ -173,6 +175,9 @@ impl Endpoint {
             }
         }?;
         connection.report_to(&self.states);
+        if !is_tracking {
+            self.states.count_connection();
+        }
         self.states.connected();
         Ok(connection)
     }

@@ -245,8 +245,9 @@ impl Keyspace {
         self.inner.shared.partitions_by_primary().await
     }
 
-    /// Returns how many connections the process has made: what it knew of a primary may not hold any
-    /// more if that grows.
+    /// Returns how many connections of shared pools the process has made, and how many times a cluster had
+    /// other primaries: what it knew of a primary may not hold any more if that grows. Tracked connections
+    /// do not count: what was read on one that was closed is discarded.
     pub fn reconnects(&self) -> u64 {
         self.states().reconnects()
     }

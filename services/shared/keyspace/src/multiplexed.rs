@@ -297,7 +297,7 @@ impl Dispatcher {
         while let Some(message) = self.parser.next(buffer)? {
             match (message, &mut self.on_push) {
                 (Message::Reply(reply), Some(_)) if is_not_served(&reply) => {
-                    return Err(io::Error::other("the node does not serve a slot"));
+                    return Err(io::Error::other("the server does not serve a key"));
                 }
                 (Message::Reply(reply), _) => state.complete(reply, self.pushed)?,
                 (Message::Push(message), Some(on_push)) => {
@@ -340,11 +340,11 @@ impl From<ProtocolError> for io::Error {
     }
 }
 
-/// Returns whether a reply means that a cluster node does not serve the slot of a key. A tracked
-/// connection then closes, before a caller takes cached values: another node may serve the slot,
-/// whose invalidations this connection does not receive.
+/// Returns whether a reply means that a cluster node does not serve the slot of a key, or that a server
+/// has become a replica. A tracked connection then closes, before a caller takes cached values: another
+/// server may serve the key, whose invalidations this connection does not receive.
 fn is_not_served(reply: &Value) -> bool {
-    const CODES: [&str; 4] = ["MOVED", "ASK", "CLUSTERDOWN", "MASTERDOWN"];
+    const CODES: [&str; 5] = ["MOVED", "ASK", "CLUSTERDOWN", "MASTERDOWN", "READONLY"];
     matches!(reply, Value::ServerError(error) if CODES.contains(&error.code()))
 }
 

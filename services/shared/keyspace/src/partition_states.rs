@@ -39,8 +39,8 @@ struct Inner {
     is_recorded: AtomicBool,
     is_checked: AtomicBool,
     has_lost_connection: AtomicBool,
-    // How many connections were made, and how many times they were made again since there is a database
-    // that records Redis.
+    // How many connections of the shared pool were made, and how many times connections were made again
+    // since there is a database that records Redis.
     reconnects: AtomicU64,
     connections: AtomicU64,
     // The address of the primary that the Sentinels report, with the epoch of their configuration, and
@@ -181,8 +181,6 @@ impl PartitionStates {
 
     /// Makes calls wait for a comparison if this is the first connection after a lost one.
     pub(crate) fn connected(&self) {
-        // Each: of several that were lost, any may lead to another server now.
-        self.inner.reconnects.fetch_add(1, Ordering::AcqRel);
         let is_first = self.inner.has_lost_connection.swap(false, Ordering::AcqRel);
         if !is_first || !self.inner.is_recorded.load(Ordering::Acquire) {
             return;
@@ -195,7 +193,13 @@ impl PartitionStates {
         self.inner.changed.notify_waiters();
     }
 
-    /// Returns how many connections were made.
+    /// Counts a connection of the shared pool. Each: of several that were lost, any may lead to another
+    /// server now.
+    pub(crate) fn count_connection(&self) {
+        self.inner.reconnects.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Returns how many connections of the shared pool were made.
     pub(crate) fn reconnects(&self) -> u64 {
         self.inner.reconnects.load(Ordering::Acquire)
     }

@@ -36,8 +36,9 @@ const PARAMETERS: [&str; 18] = [
 #[group(skip)]
 pub struct Config {
     /// URL of the service's SQL database: `postgres://user:password@host/database`, or
-    /// `sqlite:///path/to/file` for a service of one process. The relation service must have one. The
-    /// other ones keep their data in Redis alone without one; a service that once had one must keep it
+    /// `sqlite:///path/to/file` for a service of one process. The user and relation services must have
+    /// one. The post service keeps its data in Redis alone without one, and must keep one that it once
+    /// had
     #[arg(long, env = "MICROBLOG_DATABASE_URL", value_name = "URL", hide_env_values = true)]
     pub database_url: Option<String>,
     /// File with the password of the database's user: plain text, without percent-encoding; a newline at

@@ -11,6 +11,7 @@ mod database;
 mod divergence;
 mod durability;
 mod error;
+pub mod json_rows;
 mod login;
 pub mod number_rows;
 mod operation;

@@ -1,9 +1,10 @@
 //! The contents of an entry: a front of the item's kind, and records. Does no I/O.
 //! `functions.lua` describes the bytes.
 
-use microblog_keyspace::key;
+use std::sync::Arc;
 
 use microblog_domain::Partition;
+use microblog_keyspace::key;
 
 /// The length of the header of an entry, in bytes.
 pub const HEADER: usize = 16;
@@ -80,9 +81,18 @@ impl Head {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
     /// The front: at least one byte.
-    pub front: Vec<u8>,
+    pub front: Arc<[u8]>,
     /// The records, oldest first.
     pub records: Vec<u8>,
+}
+
+impl Contents {
+    /// Reads an entry that was read whole; `None` if it is one of another format, or damaged.
+    pub fn read(entry: &[u8]) -> Option<Self> {
+        let Head { front, .. } = Head::read(entry)?;
+        let (front, records) = entry[HEADER..].split_at_checked(front)?;
+        Some(Self { front: front.into(), records: records.to_vec() })
+    }
 }
 
 /// The keys of an entry: in one slot, that of the item's partition.
@@ -102,15 +112,25 @@ impl EntryKeys {
     /// Returns the keys of an item of a kind (`rel`, `outgoing`), with the history of the database that
     /// it was read from.
     pub fn new(prefix: &str, kind: &str, history: &History, partition: Partition, id: u64) -> Self {
-        let History(history) = history;
-        let name =
-            |part: &str| key(format_args!("{prefix}:{{{partition}}}:{kind}{part}:{history}:{id}"));
+        let name = |part| entry_key(prefix, kind, part, &history.0, partition, id);
         Self { partition, entry: name(""), lease: name(":lease"), set: name(":set") }
     }
 
     pub(crate) fn all(&self) -> [&str; 3] {
         [&self.entry, &self.lease, &self.set]
     }
+}
+
+/// Returns a key of an entry: of the entry itself, or of a part beside it (`:lease`).
+pub(crate) fn entry_key(
+    prefix: &str,
+    kind: &str,
+    part: &str,
+    history: &str,
+    partition: Partition,
+    id: u64,
+) -> String {
+    key(format_args!("{prefix}:{{{partition}}}:{kind}{part}:{history}:{id}"))
 }
 
 /// The history of a database: short text that differs after each failover, restore or exchange of the
@@ -138,7 +158,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_read_without_a_panic(bytes in vec(any::<u8>(), 0..60)) {
-            let _ = Head::read(&bytes);
+            let _ = (Head::read(&bytes), Contents::read(&bytes));
             Record::read_all(&bytes).for_each(drop);
         }
     }

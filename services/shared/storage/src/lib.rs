@@ -13,6 +13,8 @@
 //! `tests/protocol` searches the interleavings of these steps.
 
 pub mod cache;
+pub mod changes;
+mod client_side;
 pub mod entry;
 pub mod feed;
 mod keeper;
@@ -31,7 +33,7 @@ pub use cache::{Applied, Cache, Change, Patch, Token, library};
 pub use entry::{Contents, EntryKeys, Head, History, Record};
 pub use feed::{FeedRow, ItemRevision};
 pub use lease::Lease;
-pub use reader::{Found, Item, Loaded, Part, ReadError, Reader, View};
+pub use reader::{Found, Front, Item, Loaded, Part, ReadError, Reader, View};
 pub use status::of_database;
 pub use tables::Tables;
 pub use transaction::Transaction;

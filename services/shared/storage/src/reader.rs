@@ -1,5 +1,8 @@
 //! Reads: from the cache if the primary of an item is trusted, and else from the database.
 //!
+//! Small entries that are read often are kept in the process (`client_side`). What is read of them is as recent
+//! as what is read from Redis.
+//!
 //! A read that finds no entry takes the lease on it, reads the item in one statement, which begins later,
 //! and installs the entry, if the lease is still its own. Other readers of the item wait a moment for the
 //! entry. They do not take what the first one has read: it may lack what was acknowledged before they
@@ -7,16 +10,21 @@
 
 use std::{
     collections::HashMap,
-    mem,
+    hash::Hash,
+    mem, slice,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use futures::{StreamExt as _, TryStreamExt as _, future::BoxFuture, stream};
+use futures::{
+    StreamExt as _, TryStreamExt as _,
+    future::{BoxFuture, join_all},
+    stream,
+};
 use microblog_domain::Partition;
 use microblog_keyspace::{
-    self as keyspace, Batch, Keyspace,
-    redis::{Cmd, Value},
+    self as keyspace, Batch, Keyspace, Library, decode,
+    redis::{Cmd, Value, cmd},
 };
 use microblog_record::{self as record, Database};
 use tokio::{
@@ -27,6 +35,7 @@ use uuid::Uuid;
 
 use crate::{
     cache::{Cache, Token},
+    client_side::{ClientSide, Key},
     entry::{Contents, EntryKeys, History},
     metrics::ReadMetrics,
     tables::Tables,
@@ -43,7 +52,18 @@ const WAIT: Duration = Duration::from_millis(50);
 const LOOK: Duration = Duration::from_millis(5);
 
 /// A kind of item.
-pub trait Item: Copy + Send + Sync + 'static {
+pub trait Item: Copy + Ord + Hash + Send + Sync + 'static {
+    /// The prefix of the service's keys.
+    const PREFIX: &'static str;
+
+    /// The functions of the service's keyspace.
+    const LIBRARY: Library;
+
+    /// The kinds whose entries are small: a [`Reader`] reads them whole, and keeps them in the client-side
+    /// cache. If there are none, it has no such cache. The Redis user needs GET, and what a
+    /// [`ClientSideCache`](microblog_keyspace::ClientSideCache) needs.
+    const SMALL: &'static [Self];
+
     /// Returns its name in keys and in the feed: one word.
     fn kind(self) -> &'static str;
 
@@ -102,6 +122,17 @@ pub enum Found<T> {
     Broken,
 }
 
+impl<T> Found<T> {
+    /// Changes the part.
+    pub(crate) fn map<U>(self, change: impl FnOnce(T) -> U) -> Found<U> {
+        match self {
+            Self::Whole(part) => Found::Whole(change(part)),
+            Self::Missing => Found::Missing,
+            Self::Broken => Found::Broken,
+        }
+    }
+}
+
 /// Why a read failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
@@ -116,18 +147,64 @@ pub enum ReadError {
 /// A place among the loads that wait, and one among those that read.
 type Turn<'a> = (SemaphorePermit<'a>, Result<SemaphorePermit<'a>, AcquireError>);
 
-/// Reads the items of a service. Cheap to clone.
-#[derive(Clone)]
-pub struct Reader {
-    inner: Arc<Inner>,
+impl Contents {
+    /// Decodes the reply of a command that reads an entry whole.
+    pub(crate) fn find(reply: Value) -> Result<Found<Self>, keyspace::Error> {
+        Ok(match decode::<Option<Vec<u8>>>(reply)? {
+            None => Found::Missing,
+            Some(entry) => Self::read(&entry).map_or(Found::Broken, Found::Whole),
+        })
+    }
 }
 
-struct Inner {
+/// The front of an item without records.
+#[derive(Clone, Copy, Debug)]
+pub struct Front;
+
+impl View for Front {
+    type Output = Arc<[u8]>;
+
+    fn commands(&self, keys: &EntryKeys) -> Vec<Cmd> {
+        vec![cmd("GET").arg(&keys.entry).take()]
+    }
+
+    fn of_entry(&self, replies: Vec<Value>) -> Result<Found<Arc<[u8]>>, keyspace::Error> {
+        let reply = replies.into_iter().next().unwrap_or(Value::Nil);
+        Ok(Contents::find(reply)?.map(|contents| contents.front))
+    }
+
+    fn of_item(&self, contents: &Contents) -> Arc<[u8]> {
+        contents.front.clone()
+    }
+}
+
+/// A part that is looked for, and the trusted primary that has its item: their indices.
+#[derive(Clone, Copy)]
+struct Asked {
+    part: usize,
+    primary: usize,
+}
+
+/// The only part, of the only primary.
+const ONLY: Asked = Asked { part: 0, primary: 0 };
+
+/// Reads the items of a service, of the kinds `I`. Cheap to clone. Belongs to the runtime that uses it.
+pub struct Reader<I: Item> {
+    inner: Arc<Inner<I>>,
+}
+
+impl<I: Item> Clone for Reader<I> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone() }
+    }
+}
+
+struct Inner<I: Item> {
     tables: Tables,
     keyspace: Keyspace,
     cache: Cache,
     trust: Trust,
-    prefix: &'static str,
+    client_side: Option<ClientSide<I>>,
     metrics: ReadMetrics,
     turns: Semaphore,
     waiting: Semaphore,
@@ -135,16 +212,16 @@ struct Inner {
     loading: Mutex<HashMap<String, watch::Receiver<()>>>,
 }
 
-impl Reader {
-    /// Returns the reader of a keyspace, whose keys have a prefix.
-    pub fn new(tables: Tables, keyspace: Keyspace, trust: Trust, prefix: &'static str) -> Self {
+impl<I: Item> Reader<I> {
+    /// Returns the reader of a keyspace.
+    pub fn new(tables: Tables, keyspace: Keyspace, trust: Trust) -> Self {
         let inner = Inner {
             tables,
             cache: Cache::new(keyspace.clone()),
+            client_side: ClientSide::open(&keyspace),
             trust,
             metrics: ReadMetrics::new(keyspace.name()),
             keyspace,
-            prefix,
             turns: Semaphore::new(LOADS),
             waiting: Semaphore::new(LOADS + WAITING_MAX),
             loading: Mutex::default(),
@@ -153,21 +230,22 @@ impl Reader {
     }
 
     /// Reads a part of an item.
-    pub async fn read<I: Item, V: View>(&self, part: &Part<I, V>) -> Result<V::Output, ReadError> {
+    pub async fn read<V: View>(&self, part: &Part<I, V>) -> Result<V::Output, ReadError> {
         let Part { item, id, view } = part;
         let (item, id) = (*item, *id);
         let deadline = Instant::now() + WAIT;
         while let Some(trusted) = self.inner.trust.of(Partition::of_id(id)) {
+            let found = self.inner.look(slice::from_ref(part), slice::from_ref(&trusted), &[ONLY]);
+            let found = found.await.pop().flatten();
+            if let Some(Found::Whole(part)) = found {
+                self.inner.metrics.hits.add(1);
+                return Ok(part);
+            }
+            // The cache does not answer, or is another one than it was.
+            let Some(found) = found else { break };
             let keys = self.inner.keys(item, &trusted.history, id);
-            match self.inner.look(&keys, view, &trusted).await {
-                // The cache does not answer, or is another one than it was.
-                None => break,
-                Some(Found::Whole(part)) => {
-                    self.inner.metrics.hits.add(1);
-                    return Ok(part);
-                }
-                Some(Found::Broken) if self.inner.cache.remove([&keys]).await.is_err() => break,
-                Some(Found::Broken | Found::Missing) => {}
+            if matches!(found, Found::Broken) && self.inner.cache.remove([&keys]).await.is_err() {
+                break;
             }
             if let Some(loaded) = self.inner.load_entry(item, id, &keys).await? {
                 self.inner.metrics.loads.add(1);
@@ -185,7 +263,7 @@ impl Reader {
 
     /// Reads parts of items, in one round trip to each primary if the cache has all of them. Returns them
     /// in the order of `parts`.
-    pub async fn read_all<I: Item, V: View>(
+    pub async fn read_all<V: View>(
         &self,
         parts: &[Part<I, V>],
     ) -> Result<Vec<V::Output>, ReadError> {
@@ -216,95 +294,138 @@ impl Reader {
         Ok(read(self.inner.tables.database().await?).await?)
     }
 
-    /// Returns the parts that the cache has, in the order of `parts`, in one round trip to each primary.
-    /// `None` for the others, and for all if the cache does not answer.
-    pub async fn peek<I: Item, V: View>(&self, parts: &[Part<I, V>]) -> Vec<Option<V::Output>> {
-        let looked = self.inner.look_all(parts).await.unwrap_or_default();
+    /// Returns the parts that the cache has, in the order of `parts`, in one round trip to each primary, or
+    /// two if a small entry changes meanwhile. `None` for the others, and for all if the cache does not answer.
+    pub async fn peek<V: View>(&self, parts: &[Part<I, V>]) -> Vec<Option<V::Output>> {
+        let (mut primaries, mut asked) = (Vec::<Trusted>::new(), Vec::new());
+        for (part, Part { id, .. }) in parts.iter().enumerate() {
+            let partition = Partition::of_id(*id);
+            let known = primaries.iter().position(|trusted| trusted.has(partition));
+            let primary = known.or_else(|| {
+                primaries.push(self.inner.trust.of(partition)?);
+                Some(primaries.len() - 1)
+            });
+            asked.extend(primary.map(|primary| Asked { part, primary }));
+        }
+        let looked = self.inner.look(parts, &primaries, &asked).await;
         let whole = |found| match found {
             Some(Found::Whole(part)) => Some(part),
             _ => None,
         };
-        let mut found: Vec<_> = looked.into_iter().map(whole).collect();
+        let found: Vec<_> = looked.into_iter().map(whole).collect();
         let hits = found.iter().filter(|part| part.is_some()).count();
         self.inner.metrics.hits.add(hits as u64);
-        found.resize_with(parts.len(), || None);
         found
     }
 }
 
-impl Inner {
-    fn keys<I: Item>(&self, item: I, history: &History, id: u64) -> EntryKeys {
-        EntryKeys::new(self.prefix, item.kind(), history, Partition::of_id(id), id)
+impl<I: Item> Inner<I> {
+    fn keys(&self, item: I, history: &History, id: u64) -> EntryKeys {
+        EntryKeys::new(I::PREFIX, item.kind(), history, Partition::of_id(id), id)
     }
 
-    // Reads entries. `None` for one that must not be relied on.
-    async fn look_all<I: Item, V: View>(
-        &self,
-        parts: &[Part<I, V>],
-    ) -> Result<Vec<Option<Found<V::Output>>>, keyspace::Error> {
-        let mut batch = Batch::with_capacity(parts.len() * 2 + 1);
-        // The reply about the mark of each primary.
-        let mut primaries: Vec<(Trusted, usize)> = Vec::new();
-        let mut places = Vec::with_capacity(parts.len());
-        for Part { item, id, view } in parts {
-            let partition = Partition::of_id(*id);
-            let known = primaries.iter().position(|(trusted, _)| trusted.has(partition));
-            let primary = known.or_else(|| {
-                let trusted = self.trust.of(partition)?;
-                primaries.push((trusted.clone(), batch.len()));
-                trusted.ask_mark(&mut batch);
-                Some(primaries.len() - 1)
-            });
-            let Some(primary) = primary else {
-                places.push(None);
-                continue;
-            };
-            let keys = self.keys(*item, &primaries[primary].0.history, *id);
-            let first = batch.len();
-            for command in view.commands(&keys) {
-                batch.query(partition, command);
-            }
-            places.push(Some((primary, first..batch.len())));
-        }
-        if primaries.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut replies = self.keyspace.send(batch).await?;
-        let is_confirmed = |(trusted, reply): &(Trusted, usize)| {
-            replies.get(*reply).is_some_and(|mark| self.trust.confirms(trusted, mark))
-        };
-        let confirmed: Vec<bool> = primaries.iter().map(is_confirmed).collect();
-        let found = parts.iter().zip(places).map(|(part, place)| {
-            let (_, replies_of) = place.filter(|(primary, _)| confirmed[*primary])?;
-            let replies = replies.get_mut(replies_of)?.iter_mut();
-            let replies = replies.map(|reply| mem::replace(reply, Value::Nil)).collect();
-            // What cannot be decoded is deleted.
-            Some(part.view.of_entry(replies).unwrap_or(Found::Broken))
-        });
-        Ok(found.collect())
-    }
-
-    // Reads an entry; `None` if it must not be relied on.
+    // Reads entries: small ones on tracked connections, and on shared ones those which are not small, not read
+    // often, or not answered by a tracked one. `None` for one that must not be relied on.
     async fn look<V: View>(
         &self,
-        keys: &EntryKeys,
-        view: &V,
-        trusted: &Trusted,
-    ) -> Option<Found<V::Output>> {
-        let mut batch = Batch::new();
-        trusted.ask_mark(&mut batch);
-        for command in view.commands(keys) {
-            batch.query(keys.partition, command);
+        parts: &[Part<I, V>],
+        primaries: &[Trusted],
+        asked: &[Asked],
+    ) -> Vec<Option<Found<V::Output>>> {
+        let (mut tracked, mut shared) = (Vec::new(), Vec::new());
+        for &asked in asked {
+            let (Part { item, id, .. }, trusted) = (&parts[asked.part], &primaries[asked.primary]);
+            let client_side = self.client_side.as_ref();
+            match client_side.and_then(|cache| cache.key(*item, &trusted.history, *id)) {
+                Some(key) => tracked.push((asked, key)),
+                None => shared.push(asked),
+            }
         }
-        let mut replies = self.keyspace.send(batch).await.ok()?;
-        let rest = replies.split_off(1);
-        let is_confirmed = self.trust.confirms(trusted, &replies[0]);
-        // What cannot be decoded is deleted.
-        is_confirmed.then(|| view.of_entry(rest).unwrap_or(Found::Broken))
+        let mut found: Vec<_> = parts.iter().map(|_| None).collect();
+        let (of_tracked, of_shared) = tokio::join!(
+            self.look_tracked(parts, primaries, &tracked),
+            self.look_shared(parts, primaries, &shared)
+        );
+        for (part, of_part) in of_tracked.into_iter().chain(of_shared) {
+            found[part] = Some(of_part);
+        }
+        let is_missing = |asked: &Asked| found[asked.part].is_none();
+        let rest: Vec<_> = tracked.into_iter().map(|(asked, _)| asked).filter(is_missing).collect();
+        for (part, of_part) in self.look_shared(parts, primaries, &rest).await {
+            found[part] = Some(of_part);
+        }
+        found
+    }
+
+    // Reads small entries, each with its key. Returns those that may be relied on, with the indices of their
+    // parts.
+    async fn look_tracked<V: View>(
+        &self,
+        parts: &[Part<I, V>],
+        primaries: &[Trusted],
+        asked: &[(Asked, Key<I>)],
+    ) -> Vec<(usize, Found<V::Output>)> {
+        let Some(client_side) = &self.client_side else { return Vec::new() };
+        let read = primaries.iter().enumerate().map(async |(primary, trusted)| {
+            let of_primary = asked.iter().filter(|(asked, _)| asked.primary == primary);
+            let (asked, keys): (Vec<Asked>, Vec<_>) = of_primary.copied().unzip();
+            let found = client_side.read(trusted, keys).await;
+            (asked, found)
+        });
+        let mut looked = Vec::with_capacity(asked.len());
+        for (asked, found) in join_all(read).await {
+            for (Asked { part, .. }, found) in asked.into_iter().zip(found) {
+                let view = |contents: Contents| parts[part].view.of_item(&contents);
+                looked.extend(found.map(|found| (part, found.map(view))));
+            }
+        }
+        looked
+    }
+
+    // Reads entries on shared connections. Returns those that may be relied on, with the indices of their
+    // parts; none if the cache does not answer.
+    async fn look_shared<V: View>(
+        &self,
+        parts: &[Part<I, V>],
+        primaries: &[Trusted],
+        asked: &[Asked],
+    ) -> Vec<(usize, Found<V::Output>)> {
+        if asked.is_empty() {
+            return Vec::new();
+        }
+        let mut batch = Batch::with_capacity(asked.len() * 2 + primaries.len());
+        // The reply about the mark of each primary, and those of each part.
+        let mut marks = vec![None; primaries.len()];
+        let mut places = Vec::with_capacity(asked.len());
+        for &Asked { part, primary } in asked {
+            let (Part { item, id, view }, trusted) = (&parts[part], &primaries[primary]);
+            marks[primary].get_or_insert_with(|| {
+                trusted.ask_mark(&mut batch);
+                batch.len() - 1
+            });
+            let (keys, first) = (self.keys(*item, &trusted.history, *id), batch.len());
+            for command in view.commands(&keys) {
+                batch.query(keys.partition, command);
+            }
+            places.push(first..batch.len());
+        }
+        let Ok(mut replies) = self.keyspace.send(batch).await else { return Vec::new() };
+        let is_confirmed = |(trusted, mark): (&Trusted, &Option<usize>)| {
+            let mark = mark.and_then(|mark| replies.get(mark));
+            mark.is_some_and(|mark| self.trust.confirms(trusted, mark))
+        };
+        let confirmed: Vec<bool> = primaries.iter().zip(&marks).map(is_confirmed).collect();
+        let looked = asked.iter().zip(places).filter_map(|(&Asked { part, primary }, place)| {
+            let replies = replies.get_mut(place).filter(|_| confirmed[primary])?.iter_mut();
+            let replies = replies.map(|reply| mem::replace(reply, Value::Nil)).collect();
+            // What cannot be decoded is deleted.
+            Some((part, parts[part].view.of_entry(replies).unwrap_or(Found::Broken)))
+        });
+        looked.collect()
     }
 
     // Loads an entry under its lease, and returns the item; `None` if another reader has the lease.
-    async fn load_entry<I: Item>(
+    async fn load_entry(
         &self,
         item: I,
         id: u64,
@@ -345,13 +466,13 @@ impl Inner {
     }
 
     // Reads an item from the database, in a turn.
-    async fn load<I: Item>(&self, item: I, id: u64) -> Result<Loaded, ReadError> {
+    async fn load(&self, item: I, id: u64) -> Result<Loaded, ReadError> {
         let loaded = item.load(self.tables.database().await?, id).await?;
         self.trust.learn(&loaded.history);
         Ok(loaded)
     }
 
-    fn begin_loading(&self, keys: &EntryKeys) -> Option<Loading<'_>> {
+    fn begin_loading(&self, keys: &EntryKeys) -> Option<Loading<'_, I>> {
         let mut loading = self.loading();
         if loading.contains_key(&keys.entry) {
             return None;
@@ -378,20 +499,38 @@ impl Inner {
 }
 
 /// A load of this worker. Ends when it is dropped, as by a cancelled call.
-struct Loading<'a> {
-    inner: &'a Inner,
+struct Loading<'a, I: Item> {
+    inner: &'a Inner<I>,
     keys: EntryKeys,
     /// Whether the lease must be removed: it would keep others from loading the entry.
     may_have_lease: bool,
     _sender: watch::Sender<()>,
 }
 
-impl Drop for Loading<'_> {
+impl<I: Item> Drop for Loading<'_, I> {
     fn drop(&mut self) {
         self.inner.loading().remove(&self.keys.entry);
         if self.may_have_lease {
             let (cache, keys) = (self.inner.cache.clone(), self.keys.clone());
             tokio::spawn(async move { cache.remove([&keys]).await });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::FORMAT;
+
+    #[test]
+    fn an_entry_and_its_item_have_the_same_front() {
+        let contents = Contents { front: (*b"front").into(), records: Vec::new() };
+        let header = [&[FORMAT, 0, 0, 0][..], &5_u32.to_be_bytes(), &7_u64.to_be_bytes()].concat();
+        let of_entry = |reply| Front.of_entry(vec![reply]).unwrap();
+        let entry = |front: &[u8]| Value::BulkString([&header, front].concat());
+        assert_eq!(of_entry(entry(b"front")), Found::Whole(Front.of_item(&contents)));
+        assert_eq!(of_entry(entry(b"fron")), Found::Broken, "the rest is missing");
+        assert_eq!(of_entry(Value::Nil), Found::Missing);
+        assert!(Front.of_entry(vec![Value::Int(7)]).is_err());
     }
 }

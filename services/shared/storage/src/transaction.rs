@@ -29,7 +29,7 @@ const SETTINGS: &str = "; SET LOCAL lock_timeout = 1000; \
     SET LOCAL idle_in_transaction_session_timeout = 1000; SET LOCAL statement_timeout = 5000";
 
 /// PostgreSQL: the parts of the history, and the time in milliseconds. Fails on a standby.
-pub const HISTORY: &str = "(SELECT system_identifier::text FROM pg_control_system()), \
+const HISTORY: &str = "(SELECT system_identifier::text FROM pg_control_system()), \
     substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8), \
     (SELECT random FROM history WHERE one = 1), \
     (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
@@ -86,20 +86,27 @@ impl Transaction {
         self.now_ms
     }
 
-    /// Appends rows to the feed, and commits. The lock on the feed, the rows and the commit are one
-    /// message, so that the lock is held no longer than the commit takes. Fails if the history was renewed
+    /// Appends rows to the feed, if there are any, and commits. The lock on the feed, the rows and the commit
+    /// are one message, so that the lock is held no longer than the commit takes. Fails if the history was renewed
     /// since the transaction began: its changes would be applied to entries that nobody reads, and be
     /// missing from those of the new history.
     pub(crate) async fn commit(mut self, rows: &[FeedRow]) -> Result<(), CommitError> {
         let is_sqlite = self.is_sqlite();
-        let append = feed::append(rows, self.now_ms, self.random, is_sqlite);
-        let append = append.map_err(CommitError::Aborted)?;
+        let append = match rows.is_empty() {
+            true => String::new(),
+            false => {
+                let append = feed::append(rows, self.now_ms, self.random, is_sqlite);
+                append.map_err(CommitError::Aborted)? + "; "
+            }
+        };
         let commit = async {
             if is_sqlite {
-                sqlx::raw_sql(AssertSqlSafe(append)).execute(self.connection()).await?;
+                if !rows.is_empty() {
+                    sqlx::raw_sql(AssertSqlSafe(append)).execute(self.connection()).await?;
+                }
                 return self.inner.commit().await;
             }
-            let text = format!("{append}; COMMIT AND CHAIN");
+            let text = format!("{append}COMMIT AND CHAIN");
             // What the driver then rolls back is another transaction, without an effect.
             sqlx::raw_sql(AssertSqlSafe(text)).execute(self.connection()).await.map(drop)
         };
@@ -121,11 +128,28 @@ pub(crate) fn is_answer(error: &sqlx::Error) -> bool {
 }
 
 /// Reads the history from the columns of [`HISTORY`], of which `column` is the first.
-pub fn postgres_history(row: &AnyRow, column: usize) -> Result<History, sqlx::Error> {
+fn postgres_history(row: &AnyRow, column: usize) -> Result<History, sqlx::Error> {
     let (system, timeline): (String, String) = (row.try_get(column)?, row.try_get(column + 1)?);
     let random: i64 = row.try_get(column + 2)?;
     let digest = Sha256::digest(format!("{system} {timeline} {random}"));
     Ok(History(BASE64_URL_SAFE_NO_PAD.encode(&digest[..6])))
+}
+
+/// Returns the columns of a statement that tell the history: four.
+pub const fn history_columns(is_embedded: bool) -> &'static str {
+    if is_embedded { "'', '', 0, 0" } else { HISTORY }
+}
+
+/// Reads the history from a row with [`history_columns`], of which `column` is the first.
+pub fn row_history(
+    database: &Database,
+    row: &AnyRow,
+    column: usize,
+) -> Result<History, sqlx::Error> {
+    match database.is_embedded() {
+        true => Ok(sqlite_history(database)),
+        false => postgres_history(row, column),
+    }
 }
 
 /// Reads the history. Fails on a standby.
@@ -185,7 +209,7 @@ fn sqlite_histories() -> MutexGuard<'static, BTreeMap<String, History>> {
 }
 
 /// Returns the history of an SQLite file.
-pub fn sqlite_history(database: &Database) -> History {
+pub(crate) fn sqlite_history(database: &Database) -> History {
     let random = || History(BASE64_URL_SAFE_NO_PAD.encode(&uuid::Uuid::new_v4().as_bytes()[..6]));
     sqlite_histories().entry(database.url().to_owned()).or_insert_with(random).clone()
 }

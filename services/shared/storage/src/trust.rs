@@ -21,7 +21,7 @@ use futures::future::join_all;
 use microblog_domain::Partition;
 use microblog_keyspace::{
     Batch, Error, Keyspace,
-    redis::{Value, cmd},
+    redis::{Value, cmd, from_redis_value_ref},
 };
 use tokio::{
     sync::Notify,
@@ -30,7 +30,7 @@ use tokio::{
 
 use crate::{
     entry::History,
-    mark::{AGE_MAX_S, PartitionSet, Primary, end_mark, mark_key, read_mark},
+    mark::{AGE_MAX_S, Mark, PartitionSet, Primary, end_mark, mark_key, read_mark},
     tables::Tables,
     transaction::read_history,
 };
@@ -79,6 +79,8 @@ struct TrustedPrimary {
     first: Partition,
     mark_key: String,
     replication_id: String,
+    /// The time of its mark, in seconds.
+    marked_s: i64,
 }
 
 /// Trust in a primary, for a read that begins now.
@@ -131,14 +133,17 @@ impl Trust {
 
     /// Returns whether what was read under a trust may be relied on: not if the process has connected
     /// again meanwhile, or if the connection leads to a server with another mark, such as an old primary
-    /// to which it has stayed. `mark` is the reply to the command that [`Trusted::ask_mark`] has added.
+    /// to which it has stayed, or with an older one, such as a replica that was promoted. `mark` is the reply
+    /// to the command that [`Trusted::ask_mark`] has added.
     pub(crate) fn confirms(&self, trusted: &Trusted, mark: &Value) -> bool {
-        let Value::Array(fields) = mark else { return false };
-        let expected = [&trusted.primary.replication_id, &trusted.history.0];
-        let is_field = |(field, expected): (&Value, &String)| matches!(field, Value::BulkString(bytes) if *bytes == expected.as_bytes());
-        self.inner.keyspace.reconnects() == trusted.reconnects
-            && fields.len() == expected.len()
-            && fields.iter().zip(expected).all(is_field)
+        let Trusted { history, primary, reconnects } = trusted;
+        let Ok((id, of, time_s)) = from_redis_value_ref::<(String, String, i64)>(mark) else {
+            return false;
+        };
+        self.inner.keyspace.reconnects() == *reconnects
+            && id == primary.replication_id
+            && of == history.0
+            && time_s >= primary.marked_s
     }
 
     /// Ends the trust of other processes in primaries of some partitions, unless it is of this history: they
@@ -177,9 +182,21 @@ impl Trusted {
         self.primary.partitions.contains(partition)
     }
 
+    /// Returns the first partition of the primary, to which its mark belongs.
+    pub(crate) fn first(&self) -> Partition {
+        self.primary.first
+    }
+
+    /// Returns whether a server that tells this of itself is the trusted one, and has its mark.
+    pub(crate) fn is(&self, server: &Primary) -> bool {
+        let id = &self.primary.replication_id;
+        let is_own = |mark: &Mark| mark.replication_id == *id && mark.history == self.history;
+        server.replication_id == *id && server.mark.as_ref().is_some_and(is_own)
+    }
+
     /// Adds a command that reads the mark, on the connection of the other reads of the batch.
     pub(crate) fn ask_mark(&self, batch: &mut Batch) {
-        let fields = ["replication_id", "history"];
+        let fields = ["replication_id", "history", "time"];
         let read = cmd("HMGET").arg(&self.primary.mark_key).arg(&fields).take();
         batch.query(self.primary.first, read);
     }
@@ -245,6 +262,6 @@ impl Inner {
         let is_verified = |at: &&Partition| mark.partitions.contains(**at);
         let verified: Vec<Partition> = partitions.iter().filter(is_verified).copied().collect();
         let partitions = PartitionSet::of(&verified);
-        Some(TrustedPrimary { partitions, first, mark_key, replication_id })
+        Some(TrustedPrimary { partitions, first, mark_key, replication_id, marked_s: mark.time_s })
     }
 }

@@ -88,8 +88,11 @@ pub struct Decided<O> {
     pub outcomes: Vec<O>,
     /// The items that changed, and those that were found unchanged, with the same revision twice.
     pub changes: Vec<Change>,
-    /// What changed, for the feed. None if nothing was written.
+    /// What changed, for the feed.
     pub feed: Vec<FeedRow>,
+    /// Whether rows were written that are of no item, such as a counter. Without them and a feed, nothing is
+    /// committed.
+    pub has_others: bool,
 }
 
 /// Why a call was not answered.
@@ -277,9 +280,10 @@ impl<G: Group> Work<G> {
         let decided = timeout_at(deadline, self.decide(calls)).await;
         // Nothing was committed. The connection is closed, unless it answers soon.
         let unavailable = |_elapsed| Failure::Final(WriteError::Unavailable(None));
-        let (transaction, Decided { outcomes, changes, feed }) = decided.map_err(unavailable)??;
+        let (transaction, decided) = decided.map_err(unavailable)??;
+        let Decided { outcomes, changes, feed, has_others } = decided;
         let history = transaction.history().clone();
-        if feed.is_empty() {
+        if feed.is_empty() && !has_others {
             // Nothing was written: the locks end before the cache is asked.
             drop(transaction);
         } else if let Err(error) = transaction.commit(&feed).await {
@@ -365,7 +369,8 @@ enum Scope {
     /// They fail as well: the database does not answer, it is a standby (25006, 55000), or it has too few
     /// resources (53).
     All,
-    /// It may have been another transaction's doing: a lock, a deadlock, a conflict, a timeout.
+    /// It may have been another transaction's doing: a lock, a deadlock, a conflict, a row that both
+    /// make, a timeout.
     Moment,
     /// One of the calls causes it, such as by a row that cannot be decoded.
     Calls,
@@ -383,7 +388,7 @@ fn scope(error: &sqlx::Error) -> Scope {
     match &*code {
         "25006" | "55000" => Scope::All,
         code if code.starts_with("53") => Scope::All,
-        "55P03" | "40P01" | "40001" | "57014" | "25P03" => Scope::Moment,
+        "55P03" | "40P01" | "40001" | "23505" | "57014" | "25P03" => Scope::Moment,
         code if code.len() != 5 && is_of_file(code) => Scope::All,
         _ => Scope::Calls,
     }

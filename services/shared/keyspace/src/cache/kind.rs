@@ -17,8 +17,8 @@ pub struct Kind<I, T> {
     /// Returns the partition of the key.
     pub partition: fn(I) -> Partition,
     /// Returns the command that reads the key. The command must read no other key. The value of a
-    /// key with an expiry must hold the time of expiry, because the invalidation of an expired key
-    /// may be late.
+    /// key with an expiry must hold the time of expiry, or be right until the key is changed, because
+    /// the invalidation of an expired key may be late: it comes once a command finds the key expired.
     pub command: fn(I) -> Cmd,
     /// Returns the id that a Redis key belongs to.
     pub id: fn(&[u8]) -> Option<I>,

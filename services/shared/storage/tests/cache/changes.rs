@@ -60,7 +60,7 @@ async fn a_long_list_has_a_set() {
 fn removal(id: u64, records_max: usize, removed: impl IntoIterator<Item = u64>) -> Change {
     let Contents { front, .. } = contents([]);
     let removed = removed.into_iter().map(|time| 1_000 + time * 4).collect();
-    let patch = Some(Patch { front, added: Vec::new(), removed });
+    let patch = Some(Patch { front: front.to_vec(), added: Vec::new(), removed });
     Change { patch, records_max, ..change(id, 1, 2, None) }
 }
 
@@ -121,7 +121,8 @@ async fn a_record_that_is_not_there_or_has_one_behind_it_ends_the_entry() {
 #[tokio::test]
 async fn a_collected_change_that_cannot_be_put_ends_the_entry() {
     let system = System::start(Topology::Single).await;
-    let remove = Patch { front: contents([]).front, added: Vec::new(), removed: vec![1_021] };
+    let remove =
+        Patch { front: contents([]).front.to_vec(), added: Vec::new(), removed: vec![1_021] };
     for changes in [1, 2] {
         assert!(system.lease(4, 7).await);
         let remove = Change { patch: Some(remove.clone()), ..change(4, 1, 2, None) };

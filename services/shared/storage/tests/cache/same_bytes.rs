@@ -37,7 +37,7 @@ async fn check(system: &System, loaded: usize, steps: &[Step], collected: usize)
     let mut all: Vec<Record> = (0..loaded as u64).map(record).collect();
     let mut next = loaded as u64;
     let mut front = b"f".to_vec();
-    let first = Contents { front: front.clone(), records: bytes(&all) };
+    let first = Contents { front: front.clone().into(), records: bytes(&all) };
     assert!(system.lease(4, 7).await);
     let install = async || assert!(system.install(4, 7, 1, &first).await);
     for (at, step) in steps.iter().enumerate() {
@@ -63,7 +63,7 @@ async fn check(system: &System, loaded: usize, steps: &[Step], collected: usize)
     if collected >= steps.len() {
         install().await;
     }
-    let again = Contents { front, records: bytes(&all) };
+    let again = Contents { front: front.into(), records: bytes(&all) };
     system.load(8, steps.len() as u64 + 1, &again).await;
     assert_eq!(system.entry(&keys(4)).await, system.entry(&keys(8)).await);
     assert_eq!(system.set(&keys(4)).await, system.set(&keys(8)).await);

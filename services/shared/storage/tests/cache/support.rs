@@ -56,7 +56,7 @@ impl System {
         let bytes: Vec<u8> = self.query("GET", &keys.entry).await;
         let head = Head::read(&bytes)?;
         let (front, records) = bytes[HEADER..].split_at(head.front);
-        let contents = Contents { front: front.to_vec(), records: records.to_vec() };
+        let contents = Contents { front: front.into(), records: records.to_vec() };
         Some((head.revision, contents))
     }
 
@@ -84,7 +84,11 @@ pub(crate) fn keys(id: u64) -> EntryKeys {
 }
 
 pub(crate) fn change(id: u64, before: u64, after: u64, contents: Option<Contents>) -> Change {
-    let patch = |Contents { front, records }| Patch { front, added: records, removed: Vec::new() };
+    let patch = |Contents { front, records }| Patch {
+        front: front.to_vec(),
+        added: records,
+        removed: Vec::new(),
+    };
     let patch = contents.map(patch);
     Change { keys: keys(id), before, after, patch, records_max: UNLIMITED }
 }
@@ -92,5 +96,5 @@ pub(crate) fn change(id: u64, before: u64, after: u64, contents: Option<Contents
 /// Returns contents with the records of some times.
 pub(crate) fn contents(times: impl IntoIterator<Item = u64>) -> Contents {
     let records = times.into_iter().map(|time_ms| Record { time_ms, id: 1_000 + time_ms * 4 });
-    Contents { front: b"front".into(), records: Record::write_all(records) }
+    Contents { front: (*b"front").into(), records: Record::write_all(records) }
 }

@@ -8,7 +8,7 @@ use std::{
 use futures::future::{BoxFuture, FutureExt as _};
 use microblog_domain::Partition;
 use microblog_keyspace::{
-    Config, Keyspace,
+    Config, Keyspace, Library,
     redis::{Cmd, Value, cmd},
 };
 use microblog_record::{
@@ -22,7 +22,7 @@ use microblog_storage::{
     cache::library,
     entry::HEADER,
     feed::feed,
-    transaction::{HISTORY, postgres_history, sqlite_history},
+    transaction::{history_columns, row_history},
 };
 use microblog_testkit::{Database as Server, PATIENCE, Store, Topology};
 use sqlx::{AssertSqlSafe, any::AnyRow};
@@ -109,7 +109,7 @@ async fn run(transaction: &mut Transaction, calls: &[Add]) -> Result<Decided<boo
         let (before, after) = (list.before, list.revision);
         Change { keys: keys(&history, id), before, after, patch, records_max: 1_000_000 }
     };
-    Ok(Decided { outcomes, changes: lists.iter().map(change).collect(), feed })
+    Ok(Decided { outcomes, changes: lists.iter().map(change).collect(), feed, has_others: false })
 }
 
 // Locks the lists, and makes those that are missing.
@@ -151,10 +151,14 @@ pub(crate) fn keys(history: &History, id: u64) -> EntryKeys {
 }
 
 /// A list as an item.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ListItem;
 
 impl Item for ListItem {
+    const PREFIX: &'static str = "rel";
+    const LIBRARY: Library = library("rel");
+    const SMALL: &'static [Self] = &[Self];
+
     fn kind(self) -> &'static str {
         "list"
     }
@@ -169,7 +173,7 @@ impl Item for ListItem {
 }
 
 async fn load(database: &Database, id: u64) -> Result<Loaded, sqlx::Error> {
-    let history = if database.is_embedded() { "'', '', 0, 0" } else { HISTORY };
+    let history = history_columns(database.is_embedded());
     let text = format!(
         "SELECT {history}, lists.revision, members.time_ms, members.member FROM (SELECT 1 AS one) AS o \
          LEFT JOIN lists ON lists.id = {id} LEFT JOIN members ON members.list = lists.id \
@@ -177,12 +181,11 @@ async fn load(database: &Database, id: u64) -> Result<Loaded, sqlx::Error> {
     );
     let rows = sqlx::query(AssertSqlSafe(text)).fetch_all(database.readers()).await?;
     let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
-    let history =
-        if database.is_embedded() { sqlite_history(database) } else { postgres_history(first, 0)? };
+    let history = row_history(database, first, 0)?;
     let record =
         |row: &AnyRow| Some(Record { time_ms: read(row, 5).ok()?, id: read(row, 6).ok()? });
     let records = Record::write_all(rows.iter().filter_map(record));
-    let contents = Contents { front: b"list".into(), records };
+    let contents = Contents { front: (*b"list").into(), records };
     Ok(Loaded { history, revision: read(first, 4).unwrap_or_default(), contents })
 }
 
@@ -221,22 +224,27 @@ pub(crate) struct Process {
     pub(crate) cache: Cache,
     pub(crate) keyspace: Keyspace,
     pub(crate) writer: Writer<Lists>,
-    pub(crate) reader: Reader,
+    pub(crate) reader: Reader<ListItem>,
     pub(crate) trust: Trust,
 }
 
 impl Process {
     pub(crate) async fn start(server: &Server, redis: &Store) -> Self {
+        Self::start_at(server, Config::at(redis.url("admin"))).await
+    }
+
+    /// Starts a process with the Redis at an address.
+    pub(crate) async fn start_at(server: &Server, redis: Config) -> Self {
         let config = <DatabaseFlags as clap::Parser>::parse_from(["test", &server.flag()]);
         let database = Database::open(&config.database).unwrap().unwrap();
         let tables = Tables::new(database.clone(), &MIGRATIONS);
         tables.database().await.unwrap();
-        let keyspace = Keyspace::open(&Config::at(redis.url("admin")), library("rel")).unwrap();
+        let keyspace = Keyspace::open(&redis, ListItem::LIBRARY).unwrap();
         keyspace.ready().await.unwrap();
         let cache = Cache::new(keyspace.clone());
         let trust = Trust::start(tables.clone(), keyspace.clone(), "rel");
         let writer = Writer::start(Lists, tables.clone(), cache.clone(), trust.clone());
-        let reader = Reader::new(tables.clone(), keyspace.clone(), trust.clone(), "rel");
+        let reader = Reader::new(tables.clone(), keyspace.clone(), trust.clone());
         Self { database, tables, cache, keyspace, writer, reader, trust }
     }
 
@@ -292,17 +300,15 @@ impl Process {
     }
 
     pub(crate) async fn keys(&self, id: u64) -> EntryKeys {
-        let history = match self.database.is_embedded() {
-            true => sqlite_history(&self.database),
-            false => postgres_history(&self.rows(format!("SELECT {HISTORY}")).await[0], 0).unwrap(),
-        };
-        keys(&history, id)
+        let columns = history_columns(self.database.is_embedded());
+        let rows = self.rows(format!("SELECT {columns}")).await;
+        keys(&row_history(&self.database, &rows[0], 0).unwrap(), id)
     }
 
     /// Loads the entry of a list.
     pub(crate) async fn load(&self, id: u64) {
         let (revision, members) = self.stored(id).await;
-        let contents = Contents { front: b"list".into(), records: Record::write_all(members) };
+        let contents = Contents { front: (*b"list").into(), records: Record::write_all(members) };
         let keys = self.keys(id).await;
         assert!(self.cache.lease(&keys, Token(1)).await.unwrap());
         assert!(self.cache.install(&keys, Token(1), revision, &contents, 1_000_000).await.unwrap());

@@ -10,7 +10,7 @@ use crate::lists::{Add, Process, layouts};
 
 /// Starts a process with a Redis of its own, whose writes do not reach that of the others: like one that
 /// dies after each commit.
-async fn start_cut_off(server: &Server) -> (Process, Store) {
+pub(crate) async fn start_cut_off(server: &Server) -> (Process, Store) {
     let redis = Store::start(Topology::Single).await;
     (Process::start(server, &redis).await, redis)
 }
@@ -169,7 +169,7 @@ fn copy_directory(from: &Path, to: &Path) {
     assert!(copied.success());
 }
 
-async fn promote(replica: &Store) {
+pub(crate) async fn promote(replica: &Store) {
     let mut admin = replica.nodes()[0].admin().await;
     microblog_keyspace::redis::cmd("REPLICAOF")
         .arg("NO")
@@ -180,7 +180,7 @@ async fn promote(replica: &Store) {
 }
 
 // Waits until a replica has all that its primary has.
-async fn wait_for_replica(primary: &Store) {
+pub(crate) async fn wait_for_replica(primary: &Store) {
     let mut admin = primary.nodes()[0].admin().await;
     let mut wait = microblog_keyspace::redis::cmd("WAIT");
     let replicas: u64 = wait.arg(1).arg(60_000).query_async(&mut admin).await.unwrap();

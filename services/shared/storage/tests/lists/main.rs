@@ -2,6 +2,8 @@
 //! and the verifier.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod addresses;
+mod client_side;
 mod faults;
 mod groups;
 mod lists;

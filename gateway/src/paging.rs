@@ -4,8 +4,8 @@
 //! see. As long as entries are missing, the loop goes on with what follows in the list.
 
 use microblog_chassis::status;
-use microblog_domain::{Invalid, PageSize};
-use microblog_proto::relation::Relation;
+use microblog_domain::{BATCH_MAX, Invalid, PageSize};
+use microblog_proto::{PEER_RESPONSE_BYTES_MAX, relation::Relation};
 use prost::Message;
 use tonic::Status;
 
@@ -18,14 +18,13 @@ pub(crate) const RESPONSE_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub(crate) const PAGE_BYTES_MAX: usize = RESPONSE_BYTES_MAX - 32 * 1024;
 
 /// The largest account profile, with every field at its limit.
-pub(crate) const PROFILE_BYTES_MAX: usize = 5 * 1024;
+pub(crate) const PROFILE_BYTES_MAX: usize = 10 * 1024;
+const _: () = assert!(BATCH_MAX * PROFILE_BYTES_MAX < PEER_RESPONSE_BYTES_MAX);
 
 /// What one skeleton of texts takes as it is shown, without the profiles of its authors. The post
-/// service ends it at 2 MiB. A mention takes at least 16 bytes there, and the gateway adds 8 for
-/// the account that it points to. (9 for accounts created after May 2028: texts of nothing but
-/// mentions of these, by authors with the largest profiles, would exceed the limit by one per
-/// cent.)
-const SKELETON_BYTES_MAX: usize = 3 * 1024 * 1024;
+/// service ends it at 1.25 MiB. A mention takes at least 16 bytes there, and the gateway adds 8 for
+/// the account that it points to, or 9 for one created after May 2028.
+const SKELETON_BYTES_MAX: usize = 2 * 1024 * 1024;
 
 /// What an entry takes on a page besides itself: its tag and its length.
 const FRAME_BYTES_MAX: usize = 6;
@@ -336,7 +335,7 @@ mod tests {
     fn the_largest_page_fits_at_once_and_a_page_of_long_texts_ends_early() {
         let room = |bytes| Filling::<ViewedPost> { bytes, ..Filling::new(1, Budget::LIST) }.room();
         assert!(room(0) >= PageSize::MAX);
-        assert_eq!((room(1024 * 1024), room(usize::MAX)), (0, 0));
+        assert_eq!((room(2 * 1024 * 1024), room(usize::MAX)), (0, 0));
     }
 
     #[test]

@@ -46,7 +46,11 @@ fn call(service: &Service, module: &str, method: &Method) -> String {
     let Service { name, .. } = service;
     let Method { name: function, proto_name, input_type, output_type, .. } = method;
     let path = path(service, proto_name);
-    let client = format!("{module}_client::{name}Client::new(peer).{function}(request).await");
+    let client = format!(
+        "{module}_client::{name}Client::new(peer)
+            .max_decoding_message_size(crate::PEER_RESPONSE_BYTES_MAX)
+            .{function}(request).await"
+    );
     let (answer, body) = if method.server_streaming {
         (format!("tonic::Streaming<{output_type}>"), client)
     } else {

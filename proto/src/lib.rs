@@ -9,6 +9,10 @@ use std::future::Future;
 
 use tonic::{Request, Response, Status, body::Body, codegen::http};
 
+/// The largest response that a peer accepts: twice as much as other clients do by default. It has 25
+/// of the largest posts, each with its root, or 500 of the largest profiles.
+pub const PEER_RESPONSE_BYTES_MAX: usize = 8 * 1024 * 1024;
+
 /// A transport for calls to a service: over a network, or in the same process, where the caller
 /// invokes the handler directly and nothing is encoded. Each generated `…Peer` wraps one.
 pub trait Peer:

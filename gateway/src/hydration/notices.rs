@@ -40,7 +40,7 @@ pub(crate) const NOTICE_BYTES_MAX: usize =
     ENTRY_BYTES_MAX + TEXT_BYTES_MAX + ACTORS_SHOWN * PROFILE_BYTES_MAX;
 
 /// How many of the largest notices fit into one message.
-pub(crate) const NOTICES_PER_MESSAGE: usize = 15;
+pub(crate) const NOTICES_PER_MESSAGE: usize = 7;
 const _: () = assert!(NOTICES_PER_MESSAGE * NOTICE_BYTES_MAX < PAGE_BYTES_MAX);
 
 /// How many notices [`viewed_notices`] takes at most: their accounts, and a service caller's viewer, fit

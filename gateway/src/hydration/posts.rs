@@ -10,6 +10,7 @@ use std::mem;
 use futures::future;
 use microblog_domain::{IdMap, IdSet, UserId};
 use microblog_proto::{
+    PEER_RESPONSE_BYTES_MAX,
     gateway::{RootState, ViewedPost, WithheldPost, WithheldReason},
     post::{self, Post},
     timeline::Entry,
@@ -27,9 +28,9 @@ use crate::{
     state::Gateway,
 };
 
-/// The largest post without its author's profile: a text of 2,000 characters and 32,000 bytes,
+/// The largest post without its author's profile: a text of 2,000 characters and 70,000 bytes,
 /// which may consist of hashtags and then appears twice, and the other fields.
-const POST_BYTES_MAX: usize = 76 * 1024;
+const POST_BYTES_MAX: usize = 152 * 1024;
 
 /// The largest post or comment with its author: the texts of both have the same limits.
 pub(crate) const TEXT_BYTES_MAX: usize = POST_BYTES_MAX + PROFILE_BYTES_MAX;
@@ -46,8 +47,12 @@ pub(crate) const POSTS_BUDGET: Budget = Budget {
 };
 
 /// How many of the largest posts, with their roots, fit into one message.
-pub(crate) const ENTRIES_PER_MESSAGE: usize = 25;
+pub(crate) const ENTRIES_PER_MESSAGE: usize = 12;
 const _: () = assert!(ENTRIES_PER_MESSAGE * ENTRY_BYTES_MAX < PAGE_BYTES_MAX);
+
+/// How many posts one call reads: of the largest, with their roots, as many as a peer accepts.
+const POSTS_PER_CALL: usize = 25;
+const _: () = assert!(POSTS_PER_CALL * 2 * POST_BYTES_MAX < PEER_RESPONSE_BYTES_MAX);
 
 /// How many suppressed reposts of an entry the first round reads, and by which factor each further
 /// round reads more. In nearly all cases one of the first is visible.
@@ -225,7 +230,7 @@ async fn get_posts(
         let request = post::BatchGetPostsRequest { post_ids, viewer_id, allow_partial: false };
         gateway.peers.post().batch_get_posts(request)
     };
-    let batches: Vec<_> = ids.chunks(ENTRIES_PER_MESSAGE).map(batch).collect();
+    let batches: Vec<_> = ids.chunks(POSTS_PER_CALL).map(batch).collect();
     let mut posts = Vec::with_capacity(ids.len());
     for response in future::join_all(batches).await {
         posts.extend(errors::reply(response, &[])?.posts);
@@ -252,7 +257,7 @@ pub(crate) async fn get_available_posts(
         }
         Ok::<_, Status>(posts)
     };
-    let batches = future::try_join_all(ids.chunks(ENTRIES_PER_MESSAGE).map(batch)).await?;
+    let batches = future::try_join_all(ids.chunks(POSTS_PER_CALL).map(batch)).await?;
     Ok(batches.into_iter().flatten().collect())
 }
 

@@ -31,6 +31,7 @@ async fn an_invalid_registration_names_its_fields() {
         (with(&|r| r.password = "x".repeat(1_000_000)), invalid(&["password"])),
         (with(&|r| r.display_name = "a\0".into()), invalid(&["display_name"])),
         (with(&|r| r.display_name = "\u{202d}a".into()), invalid(&["display_name"])),
+        (with(&|r| r.display_name = "\u{2800}".into()), invalid(&["display_name"])),
         (
             with(&|r| r.name = "TAKEN".into()),
             (Code::AlreadyExists, ErrorReason::NameTaken, &[][..]),
@@ -74,6 +75,7 @@ async fn an_invalid_profile_or_password_names_its_fields() {
             "changes.avatar_url",
         ),
         (user::ProfileChanges { location: Some("\u{7}".into()), ..none() }, "changes.location"),
+        (user::ProfileChanges { location: Some("\u{ffa0}".into()), ..none() }, "changes.location"),
     ] {
         assert_error(field, update(request).await, invalid(&[field]));
     }

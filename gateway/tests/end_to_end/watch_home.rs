@@ -106,7 +106,7 @@ async fn a_large_update_is_split_into_messages() {
     system.until_new(&ann, &since, 60).await;
     let mut updates = watch(&system, &ann, &since).await;
     let (mut seen, mut tokens) = (Vec::new(), Vec::new());
-    for size in [25, 25, 10] {
+    for size in [12, 12, 12, 12, 12] {
         let update = next(&mut updates).await;
         assert_eq!(update.posts.len(), size);
         seen.extend(texts(&update.posts));
@@ -114,8 +114,8 @@ async fn a_large_update_is_split_into_messages() {
     }
     assert_eq!(seen, expected);
     // A stream that breaks in between repeats all of it, and loses nothing.
-    assert_eq!(tokens[..2], [since.clone(), since]);
-    assert!(next(&mut watch(&system, &ann, &tokens[2]).await).await.posts.is_empty());
+    assert!(tokens[..4].iter().all(|token| *token == since));
+    assert!(next(&mut watch(&system, &ann, &tokens[4]).await).await.posts.is_empty());
 }
 
 #[tokio::test]

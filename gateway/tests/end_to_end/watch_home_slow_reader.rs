@@ -52,10 +52,10 @@ async fn an_unfollowed_author_is_in_no_later_message() {
     system.until_new(&ann, &since, 62).await;
     let request = gateway::WatchHomeRequest { since_token: since };
     let mut updates = system.gateway().watch_home(ann.request(request)).await.unwrap().into_inner();
-    assert_eq!(next(&mut updates).await.posts.len(), 25);
+    assert_eq!(next(&mut updates).await.posts.len(), 12);
     unfollow(&system, &ann, &bob).await;
     let mut update = Vec::new();
-    for _ in 0..2 {
+    for _ in 0..5 {
         update.extend(texts(&next(&mut updates).await.posts));
     }
     assert_eq!(update, ["ann's", "carol's"]);
@@ -77,12 +77,12 @@ async fn a_suppressed_repost_replaces_that_of_an_unfollowed_author() {
     let root = system.publish(&dave, "root").await;
     system.repost(&bob, root.id, "").await;
     let replacement = system.repost(&carol, root.id, "").await;
-    system.publish_many(&carol, (0..25).map(|i| format!("carol's {i}")).collect()).await;
+    system.publish_many(&carol, (0..12).map(|i| format!("carol's {i}")).collect()).await;
     // One of the reposts is suppressed in favour of the other.
-    system.until_new(&ann, &since, 26).await;
+    system.until_new(&ann, &since, 13).await;
     let request = gateway::WatchHomeRequest { since_token: since };
     let mut updates = system.gateway().watch_home(ann.request(request)).await.unwrap().into_inner();
-    assert_eq!(next(&mut updates).await.posts.len(), 25);
+    assert_eq!(next(&mut updates).await.posts.len(), 12);
     unfollow(&system, &ann, &bob).await;
     let update = next(&mut updates).await.posts;
     let update: Vec<_> = update.iter().map(|viewed| viewed.post.as_ref().unwrap().id).collect();

@@ -122,7 +122,7 @@ impl PostService for Rpc {
         }
         let (posts, unavailable) = self.posts.batch_best_effort(&ids, viewer).await?;
         let mut posts: Vec<_> = posts.into_iter().map(wire::with_root).collect();
-        let remaining = posts.split_off(wire::fitting(&posts));
+        let remaining = posts.split_off(wire::fitting(&posts, wire::BATCH_BYTES_MAX));
         Ok(Response::new(pb::BatchGetPostsResponse {
             posts,
             remaining_ids: remaining.into_iter().map(|post| post.id).collect(),
@@ -225,7 +225,11 @@ impl PostService for Rpc {
         let keys = deduplicated(&wire::comment_keys(&comments)?);
         let (comments, unavailable) = self.tiered.batch_comments(&keys, allow_partial).await?;
         let mut comments: Vec<_> = comments.into_iter().map(wire::comment).collect();
-        let fitting = if allow_partial { wire::fitting(&comments) } else { comments.len() };
+        let fitting = if allow_partial {
+            wire::fitting(&comments, wire::BATCH_BYTES_MAX)
+        } else {
+            comments.len()
+        };
         let remaining = comments.split_off(fitting).into_iter();
         let key = |it: pb::Comment| pb::CommentKey { post_id: it.post_id, comment_id: it.id };
         Ok(Response::new(pb::BatchGetCommentsResponse {
@@ -339,7 +343,7 @@ impl PostService for Rpc {
         let newest = self.tiered.newest_of(&authors, before, after, size.get()).await?;
         let posts = self.posts.batch(&newest.ids, viewer).await?;
         let mut posts: Vec<_> = posts.into_iter().map(wire::with_root).collect();
-        let fitting = wire::fitting(&posts);
+        let fitting = wire::fitting(&posts, wire::PAGE_BYTES_MAX);
         let mut next_before_id = newest.next.map_or(0, PostId::get);
         if fitting < posts.len() {
             posts.truncate(fitting);

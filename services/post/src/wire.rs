@@ -245,13 +245,17 @@ pub(crate) fn report(report: Report) -> pb::VerifyResponse {
     }
 }
 
-/// The most bytes of a page's entries: half of gRPC's default limit of a received message (4 MiB).
-/// Pages rarely reach it, since texts are rarely as long as allowed.
-const PAGE_BYTES_MAX: usize = 2 * 1024 * 1024;
+/// The most bytes of a page's entries. The gateway resolves their mentions and adds up to 200
+/// profiles, and its page stays below gRPC's default limit of a received message (4 MiB). Pages
+/// rarely reach it, since texts are rarely as long as allowed.
+pub(crate) const PAGE_BYTES_MAX: usize = 1280 * 1024;
+
+/// The most bytes of a partial batch: half of gRPC's default limit.
+pub(crate) const BATCH_BYTES_MAX: usize = 2 * 1024 * 1024;
 
 /// Truncates a page that is too large for one message; the next page begins there.
 pub(crate) fn fit<T: Message>(page: &mut Page, entries: &mut Vec<T>, id: impl Fn(&T) -> u64) {
-    let kept = fitting(entries);
+    let kept = fitting(entries, PAGE_BYTES_MAX);
     if let Some(cut) = entries.get(kept).map(id) {
         let place = page.entries.iter().position(|entry| entry.member == cut);
         page.entries.truncate(place.unwrap_or_default());
@@ -260,12 +264,12 @@ pub(crate) fn fit<T: Message>(page: &mut Page, entries: &mut Vec<T>, id: impl Fn
     }
 }
 
-/// Returns how many entries fit into one message. A single one always fits.
-pub(crate) fn fitting<T: Message>(entries: &[T]) -> usize {
+/// Returns how many entries take up to `bytes_max`. A single one always does.
+pub(crate) fn fitting<T: Message>(entries: &[T], bytes_max: usize) -> usize {
     let mut bytes = 0;
     let fits = |entry: &&T| {
         bytes += entry.encoded_len();
-        bytes <= PAGE_BYTES_MAX
+        bytes <= bytes_max
     };
     entries.iter().take_while(fits).count()
 }

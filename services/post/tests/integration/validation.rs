@@ -12,7 +12,17 @@ use crate::support::{System, assert_rejected, id, names_fields, request_id};
 const WRONG_IDS: [u64; 4] = [0, 1 << 53, 1 << 63, u64::MAX];
 
 /// Empty or invisible texts.
-const EMPTY: [&str; 6] = ["", "   ", "\n\r\n", "\u{200b}\u{200d}", " \u{3000}", "\u{fe0f}\u{2060}"];
+const EMPTY: [&str; 9] = [
+    "",
+    "   ",
+    "\n\r\n",
+    "\u{200b}\u{200d}",
+    " \u{3000}",
+    "\u{fe0f}\u{2060}",
+    "\u{2800}",
+    "\u{ffa0}\u{3164}",
+    "\u{301}",
+];
 
 /// Characters that disturb the text around them.
 const DISTURBING: [&str; 12] = [
@@ -154,6 +164,9 @@ async fn texts_have_up_to_2000_grapheme_clusters() {
         ("न\u{93f}", "न\u{93f}"),
         ("👍🏽", "👍🏽"),
         ("🇩🇪", "🇩🇪"),
+        ("👨‍👩‍👧‍👦", "👨‍👩‍👧‍👦"),
+        // The longest emoji.
+        ("👩🏻\u{200d}❤\u{fe0f}\u{200d}💋\u{200d}👨🏿", "👩🏻\u{200d}❤\u{fe0f}\u{200d}💋\u{200d}👨🏿"),
     ] {
         let longest = written.repeat(2_000);
         let made = system.create(id(1), &longest).await.unwrap();

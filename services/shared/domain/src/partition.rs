@@ -1,8 +1,6 @@
 //! Logical partitions: the unit of placement on the nodes of the store.
 
-use std::{fmt, hash::Hasher as _};
-
-use siphasher::sip::SipHasher24;
+use std::fmt;
 
 /// One of 1,024 logical partitions. Every key has its partition as hash tag. All keys of a
 /// partition therefore share a Redis Cluster slot, and one atomic function can use them all.
@@ -21,14 +19,6 @@ impl Partition {
     /// Returns the partition encoded in an id.
     pub const fn of_id(id: u64) -> Self {
         Self(((id >> 2) % Self::COUNT as u64) as u16)
-    }
-
-    /// Returns the partition of a text (a name, an e-mail address): SipHash-2-4 with a zero key. It
-    /// locates stored data, so it can never change.
-    pub fn of_text(text: &str) -> Self {
-        let mut hasher = SipHasher24::new();
-        hasher.write(text.as_bytes());
-        Self((hasher.finish() % u64::from(Self::COUNT)) as u16)
     }
 
     /// Returns all partitions, in order.
@@ -51,12 +41,6 @@ impl fmt::Display for Partition {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn partition_of_a_text_is_stable() {
-        let numbers = ["", "alice", "微博"].map(|text| Partition::of_text(text).number());
-        assert_eq!(numbers, [215, 495, 552]);
-    }
 
     #[test]
     fn id_encodes_its_partition() {

@@ -12,8 +12,12 @@ use std::{
 
 use futures::{StreamExt as _, future::join_all, stream};
 use microblog_chassis::{Connection, Peer};
-use microblog_proto::user::{
-    GetUserByNameRequest, VerifyRequest, VerifyResponse, user_service_client::UserServiceClient,
+use microblog_proto::{
+    PEER_RESPONSE_BYTES_MAX,
+    user::{
+        GetUserByNameRequest, UserServicePeer, VerifyRequest, VerifyResponse,
+        user_service_client::UserServiceClient,
+    },
 };
 use microblog_testkit::PATIENCE;
 use socket2::{Domain, Socket, Type};
@@ -58,6 +62,19 @@ async fn peer_unavailable_reaches_the_outer_caller() {
     });
     let outer = Server::start(outer.service(), config());
     assert_unavailable(&outer.client().get_user_by_name(request(None)).await.unwrap_err());
+}
+
+#[tokio::test]
+async fn a_peer_accepts_larger_responses_than_other_clients() {
+    let name = "x".repeat(PEER_RESPONSE_BYTES_MAX - 10);
+    let stub = Stub::new().get(move |_| std::future::ready(Ok(name.clone())));
+    let server = Server::start(stub.service(), config());
+    let peer = Peer::remote(&server.url(), &config()).unwrap();
+    let request = GetUserByNameRequest::default();
+    let answer = UserServicePeer::new(peer.clone()).get_user_by_name(request.clone()).await;
+    assert_eq!(answer.unwrap().into_inner().user.unwrap().name.len(), PEER_RESPONSE_BYTES_MAX - 10);
+    let rejected = UserServiceClient::new(peer).get_user_by_name(request).await.unwrap_err();
+    assert_eq!(rejected.code(), Code::OutOfRange, "{rejected:?}");
 }
 
 /// A port of an unreachable host: its backlog is full, so that the kernel drops SYN packets.

@@ -240,14 +240,11 @@ fn post_config(redis_url: &str, flags: &[String]) -> microblog_post::Config {
 // Serves the gateway and the user service; the others are called in process.
 async fn run(urls: [String; 4], post: microblog_post::Config, listeners: [TcpListener; 2]) {
     let [user_url, relation_url, _, timeline_url] = &urls;
-    let user = microblog_user::Config::parse_from(["user", "--redis-url", user_url]);
-    let database = Database::sqlite();
-    let relation = microblog_relation::Config::parse_from([
-        "relation",
-        "--redis-url",
-        relation_url,
-        &database.flag(),
-    ]);
+    let databases = [(); 2].map(|()| Database::sqlite());
+    let [of_user, of_relation] = databases.each_ref().map(Database::flag);
+    let user = microblog_user::Config::parse_from(["user", "--redis-url", user_url, &of_user]);
+    let relation = ["relation", "--redis-url", relation_url, &of_relation];
+    let relation = microblog_relation::Config::parse_from(relation);
     let timeline =
         microblog_timeline::Config::parse_from(["timeline", "--redis-url", timeline_url]);
     let config = microblog_gateway::Config::parse_from([

@@ -32,7 +32,6 @@ const PLOTS = [
   { title: "fanOutAge", gauge: "microblog_timeline_queue_age_seconds", unit: " s" },
   { title: "fanOutDepth", gauge: "microblog_timeline_queue_depth" },
   { title: "redisMemory", gauge: "microblog_redis_memory_bytes", divisor: 2 ** 20, unit: " MiB" },
-  recorderLag("userLag", "user record"),
   recorderLag("postLag", "post record"),
 ];
 const NAMES = [BUCKETS, ...PLOTS.map(({ counter, gauge }) => counter ?? gauge)];

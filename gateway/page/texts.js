@@ -104,7 +104,6 @@ export const texts = {
   fanOutAge: ["Fan-out lag", "扇出延迟"],
   fanOutDepth: ["Fan-out queue", "扇出队列"],
   redisMemory: ["Redis memory", "Redis 内存"],
-  userLag: ["Recorder lag: user", "记录延迟：user"],
   postLag: ["Recorder lag: post", "记录延迟：post"],
   peak: ["peak {0}", "峰值 {0}"],
   noData: ["no data", "暂无数据"],

@@ -94,10 +94,10 @@ impl Load {
         eventually(&what, PROGRESS, unknown).await;
     }
 
-    /// Waits until this many follows were done since an earlier moment of the log.
-    pub(crate) async fn follows(&self, count: usize, since: usize) {
-        let done = async || self.shared.log.follows(since) >= count;
-        eventually(&format!("{count} follows are done"), PROGRESS, done).await;
+    /// Waits until this many calls that begin with a text were done since an earlier moment of the log.
+    pub(crate) async fn done(&self, call: &str, count: usize, since: usize) {
+        let done = async || self.shared.log.done(call, since) >= count;
+        eventually(&format!("{count} calls `{call}…` are done"), PROGRESS, done).await;
     }
 
     /// Stops the clients once each has completed its call.

@@ -41,7 +41,7 @@ struct Change {
     state: State,
 }
 
-/// A loss of acknowledged changes that the durability level permits.
+/// A loss of acknowledged changes that the durability level permits, or that a database has lost.
 #[derive(Clone, Debug)]
 pub(crate) struct Loss {
     /// Changes that began later are not lost.
@@ -83,6 +83,8 @@ pub(crate) struct Model {
     differing_ids: Vec<String>,
     /// What calls did in spite of what is there, each with the number of changes at that moment.
     contradicted: Vec<(String, Subject, usize)>,
+    /// Accounts whose session was refused, each with the time.
+    refused: Vec<(u64, Millis)>,
     /// What no call may do.
     errors: Vec<String>,
     acknowledged: u64,
@@ -159,6 +161,11 @@ impl Model {
         }
     }
 
+    /// Notes that a session was refused, although nobody has ended it.
+    pub(crate) fn refuse_session(&mut self, now: Millis, user: u64) {
+        self.refused.push((user, now));
+    }
+
     /// Notes what no call may do.
     pub(crate) fn error(&mut self, what: String) {
         self.errors.push(what);
@@ -172,7 +179,15 @@ impl Model {
         let contradicted = self.contradicted.iter().filter(is_there);
         let contradicted =
             contradicted.map(|(what, subject, _)| format!("{what} in spite of {subject:?}"));
-        [self.differing_ids.clone(), self.errors.clone(), contradicted.collect()].concat()
+        // A database that has lost an account, or its newest log-in, refuses the session.
+        let is_lost = |user: u64, now: Millis| {
+            let at = ("user".to_owned(), partition(user));
+            losses.iter().any(|loss| loss.since.get(&at).is_some_and(|since| *since <= now))
+        };
+        let refused = self.refused.iter().filter(|(user, now)| !is_lost(*user, *now));
+        let refused = refused.map(|(user, _)| format!("the session of {user} was refused"));
+        let (errors, differing_ids) = (self.errors.clone(), self.differing_ids.clone());
+        [differing_ids, errors, contradicted.collect(), refused.collect()].concat()
     }
 
     /// Returns the ids that were issued twice.
@@ -244,9 +259,13 @@ impl Model {
     }
 }
 
-/// Returns all partitions of the follow graph, each with a time.
-pub(crate) fn of_graph(time: Millis) -> BTreeMap<Partition, Millis> {
-    (0..PARTITIONS).map(|number| (("relation".to_owned(), number), time)).collect()
+/// Returns all partitions of accounts and of the follow graph, which only a database has, each with a time.
+pub(crate) fn of_databases(time: Millis) -> BTreeMap<Partition, Millis> {
+    let of = |service: &str| {
+        let service = service.to_owned();
+        (0..PARTITIONS).map(move |number| ((service.clone(), number), time))
+    };
+    of("user").chain(of("relation")).collect()
 }
 
 /// Returns the partition of an id.
@@ -284,6 +303,18 @@ mod tests {
         let pending = model.begin(1, &[(EDGE, present())]);
         model.reject(&pending);
         assert_eq!(model.certain(&EDGE), Some(None));
+    }
+
+    #[test]
+    fn no_session_is_refused_unless_accounts_are_lost() {
+        let mut model = Model::default();
+        model.refuse_session(5, 4);
+        let anomalies = |since| {
+            let since = [(("user".to_owned(), 1), since)].into();
+            model.anomalies(&[Loss { until: 20, since }])
+        };
+        assert_eq!(anomalies(5), [""; 0]);
+        assert_eq!(anomalies(6), ["the session of 4 was refused"]);
     }
 
     #[test]

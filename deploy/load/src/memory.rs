@@ -105,10 +105,11 @@ pub(crate) async fn measure(
     let users = graph::users(graph, &target).await?;
     ensure!(users.rejected == 0, "{} accounts were rejected", users.rejected);
     let accounts = users.ids.len() as u64;
-    steps.end("accounts", accounts, store).await?;
+    let content = Content::new(urls, &users.ids).await?;
+    content.read_accounts(graph.names()).await?;
+    steps.end("accounts, cached with their names", accounts, store).await?;
     let follows = graph::follows(graph, &users.ids, &target).await?.outcome;
     ensure!(follows.rejected_limit == 0, "{} follows were rejected", follows.rejected_limit);
-    let content = Content::new(urls, &users.ids).await?;
     content.read_lists().await?;
     steps.end("follows, cached on both sides", follows.created, store).await?;
     let mut posts = Vec::new();
@@ -141,6 +142,7 @@ async fn warm_up(urls: &Urls, accounts: u32) -> anyhow::Result<()> {
     let ids = graph::users(&graph, &target(urls)).await?.ids;
     graph::follows(&graph, &ids, &target(urls)).await?;
     let content = Content::new(urls, &ids).await?;
+    content.read_accounts(graph.names()).await?;
     content.read_lists().await?;
     let posts = content.publish(0).await?;
     content.like(&posts, 1).await?;

@@ -1,4 +1,4 @@
-//! Clients of the relation, post and timeline services, shared by several commands.
+//! Clients of the services, shared by several commands.
 
 use anyhow::anyhow;
 use microblog_local::{
@@ -13,6 +13,7 @@ use microblog_proto::{
         GetTimelineRequest, GetTimelineResponse, TimelineKind,
         timeline_service_client::TimelineServiceClient,
     },
+    user::user_service_client::UserServiceClient,
 };
 use tonic::Status;
 use uuid::Uuid;
@@ -37,9 +38,10 @@ pub(crate) fn import_target(urls: &Urls, password: &str) -> Target {
     }
 }
 
-/// Clients of the relation, post and timeline services.
+/// Clients of the user, relation, post and timeline services.
 #[derive(Clone)]
 pub(crate) struct ServiceClients {
+    users: UserServiceClient<SignedChannel>,
     relations: RelationServiceClient<SignedChannel>,
     posts: PostServiceClient<SignedChannel>,
     timelines: TimelineServiceClient<SignedChannel>,
@@ -48,12 +50,18 @@ pub(crate) struct ServiceClients {
 impl ServiceClients {
     /// Connects to the services, which must be serving.
     pub(crate) async fn connect(urls: &Urls) -> anyhow::Result<Self> {
-        let Urls { relation, post, timeline, keys, .. } = urls;
+        let Urls { user, relation, post, timeline, keys, .. } = urls;
         Ok(Self {
+            users: UserServiceClient::new(keys.sign(remote::connect(user).await?)),
             relations: RelationServiceClient::new(keys.sign(remote::connect(relation).await?)),
             posts: PostServiceClient::new(keys.sign(remote::connect(post).await?)),
             timelines: TimelineServiceClient::new(keys.sign(remote::connect(timeline).await?)),
         })
+    }
+
+    /// Returns the client of the user service.
+    pub(crate) fn users(&self) -> UserServiceClient<SignedChannel> {
+        self.users.clone()
     }
 
     /// Returns the client of the relation service.

@@ -20,7 +20,7 @@ use crate::{
     remote::{self, POST_URL, RELATION_URL, TIMELINE_URL, USER_URL},
 };
 
-// A full check streams one message per partition.
+// A full check of posts streams one message per partition.
 const PARTITIONS: u64 = 1_024;
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -28,8 +28,8 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const VIOLATIONS: u8 = 1;
 const PENDING: u8 = 3;
 
-/// Checks the invariants of accounts, of the follow graph and of posts, and that the cache has what the
-/// database of the follow graph has. Read-only without --repair.
+/// Checks the invariants of accounts, of the follow graph and of posts, and that the caches of the first two
+/// have what their databases have. Read-only without --repair.
 ///
 /// Waits for work that is under way, such as the delivery of posts to timelines. Concurrent writes can
 /// cause false reports. Exits with 1 if there are violations (after a repair: remaining ones), with 2 if
@@ -40,8 +40,8 @@ pub(crate) struct Args {
     /// themselves.
     #[arg(long, value_name = "ID|all", default_value = "all", value_parser = parse_user)]
     user: UserChoice,
-    /// Repairs violations and prints the repairs. Safe during writes. Cancels pending
-    /// registrations. Does not repair the follow graph, unreadable data and posts in the archive.
+    /// Repairs violations of posts and prints the repairs. Safe during writes. Does not repair accounts,
+    /// the follow graph, unreadable data and posts in the archive.
     #[arg(long)]
     repair: bool,
     /// How long each of the checks waits for work that is under way. 0 does not wait.
@@ -87,7 +87,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         let check = async |progress: &Progress, found: &mut Findings| {
             accounts(&args, progress, found).await
         };
-        found.add(settled(Progress::start("accounts", PARTITIONS), wait, check).await?);
+        found.add(settled(Progress::start_uncounted("accounts"), wait, check).await?);
     }
     let (user_id, parts) = match args.user {
         UserChoice::All => (0, PARTITIONS),
@@ -185,15 +185,13 @@ async fn settled(
 async fn accounts(args: &Args, progress: &Progress, found: &mut Findings) -> anyhow::Result<()> {
     let channel = args.keys.sign(remote::connect(&args.user_url).await?);
     let mut checked = 0;
-    let request = Request::new(user::VerifyRequest { repair: args.repair });
-    let answers = UserServiceClient::new(channel).verify(request).await;
+    let answers = UserServiceClient::new(channel).verify(user::VerifyRequest {}).await;
     let mut answers = answers.map_err(failed)?.into_inner();
     while let Some(answer) = answers.message().await.map_err(failed)? {
         checked += answer.users_checked;
         found.violations.extend(answer.violations);
         found.pending.extend(answer.pending);
-        found.repaired.extend(answer.repaired);
-        progress.add(1);
+        progress.add(answer.users_checked);
     }
     found.summary.push(format!("accounts   {} checked", HumanCount(checked)));
     Ok(())

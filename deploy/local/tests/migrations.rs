@@ -15,7 +15,7 @@ const RELEASED: [(&str, &str); 7] = [
     ("services/shared/record/src/change_feed.sql", "c381f0589602c6e0"),
     ("services/shared/record/src/positions.sql", "1ed6ff6163a86927"),
     ("services/shared/storage/src/feed.sql", "c11457c4a767e3f1"),
-    ("services/user/src/record/0002_accounts.sql", "003136953134068c"),
+    ("services/user/src/schema.sql", "29bbb9705764c2d2"),
 ];
 
 const DIRECTORIES: [&str; 5] = [
@@ -23,7 +23,7 @@ const DIRECTORIES: [&str; 5] = [
     "services/relation/src",
     "services/shared/record/src",
     "services/shared/storage/src",
-    "services/user/src/record",
+    "services/user/src",
 ];
 
 #[test]

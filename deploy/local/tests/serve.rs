@@ -6,10 +6,8 @@
 use std::{process::Command, time::Duration};
 
 use microblog_proto::{
-    post::{CreatePostRequest, post_service_client::PostServiceClient},
-    relation::{BatchGetCountsRequest, relation_service_client::RelationServiceClient},
+    post::{CreatePostRequest, GetPostRequest, post_service_client::PostServiceClient},
     timeline::{GetTimelineRequest, TimelineKind, timeline_service_client::TimelineServiceClient},
-    user::{GetUserByNameRequest, user_service_client::UserServiceClient},
 };
 use microblog_testkit::{Database, PATIENCE, Process, RedisServer, eventually, free_port, redis};
 use tonic::{Code, transport::Endpoint};
@@ -17,15 +15,15 @@ use tonic::{Code, transport::Endpoint};
 const PROGRAM: &str = env!("CARGO_BIN_EXE_microblog");
 const SERVICES: [&str; 4] = ["user", "relation", "post", "timeline"];
 const USER: &str = "microblog.user.v1.UserService";
-const RELATION: &str = "microblog.relation.v1.RelationService";
+const POST: &str = "microblog.post.v1.PostService";
 const GATEWAY: &str = "microblog.gateway.v1.GatewayService";
 
 /// All services in one process.
 struct Colocated {
     process: Process,
     ports: Vec<(&'static str, u16)>,
-    /// Of relation.
-    _database: Database,
+    /// Of user and relation.
+    _databases: [Database; 2],
 }
 
 impl Colocated {
@@ -36,14 +34,16 @@ impl Colocated {
         let listen = |(service, port): &(&str, u16)| format!("--{service}-listen=127.0.0.1:{port}");
         let url = |(service, user)| format!("--{service}-redis-url={}", redis.url(user));
         let own = ports.iter().map(listen).chain(SERVICES.into_iter().zip(users).map(url));
-        let database = Database::sqlite();
-        let flag = format!("--relation-database-url={}", database.url());
-        let own: Vec<_> = own.chain([flag]).collect();
+        let databases = ["user", "relation"].map(|service| (service, Database::sqlite()));
+        let flag = |(service, database): &(&str, Database)| {
+            format!("--{service}-database-url={}", database.url())
+        };
+        let own: Vec<_> = own.chain(databases.iter().map(flag)).collect();
         let serve = ["serve", "--services=gateway,user,relation,post,timeline", "--threads=1"];
         let own = own.iter().map(String::as_str);
         let args: Vec<_> = serve.into_iter().chain(own).chain(flags.iter().copied()).collect();
         let process = Process::spawn_services(PROGRAM, &args);
-        Self { process, ports, _database: database }
+        Self { process, ports, _databases: databases.map(|(_, database)| database) }
     }
 
     fn endpoint(&self, service: &str) -> Endpoint {
@@ -114,15 +114,16 @@ async fn services_of_a_process_call_each_other_in_both_directions() {
 #[tokio::test]
 async fn the_redis_user_of_another_service_is_refused() {
     let redis = RedisServer::start().await;
-    // The user service has the password of relation's user.
-    let system = Colocated::spawn(&redis, ["relation", "relation", "post", "timeline"], &[]);
-    system.wait_until_serving(RELATION).await;
-    let mut relation = RelationServiceClient::new(system.endpoint("relation").connect_lazy());
-    relation.batch_get_counts(BatchGetCountsRequest { user_ids: vec![1] }).await.unwrap();
-    let mut user = UserServiceClient::new(system.endpoint("user").connect_lazy());
-    let request = GetUserByNameRequest { name: "ada".to_owned() };
-    let error = user.get_user_by_name(request).await.unwrap_err();
-    assert_ne!(error.code(), Code::NotFound, "it reads its keys");
+    // The timeline service has the password of post's user.
+    let system = Colocated::spawn(&redis, ["user", "relation", "post", "post"], &[]);
+    system.wait_until_serving(POST).await;
+    let mut post = PostServiceClient::new(system.endpoint("post").connect_lazy());
+    let error = post.get_post(GetPostRequest { post_id: 28, viewer_id: 0 }).await.unwrap_err();
+    assert_eq!(error.code(), Code::NotFound, "it reads its keys: {error:?}");
+    let mut timeline = TimelineServiceClient::new(system.endpoint("timeline").connect_lazy());
+    let kind = TimelineKind::Home.into();
+    let request = GetTimelineRequest { user_id: 4, kind, ..Default::default() };
+    timeline.get_timeline(request).await.unwrap_err();
     eventually("Redis has refused its user", PATIENCE, async || {
         system.process.log().contains("NOPERM")
     })
@@ -136,17 +137,18 @@ async fn health_is_that_of_each_service_and_all_drain() {
     system.wait_until_serving("").await;
     redis.pause();
     eventually("a service without Redis is not serving", PATIENCE, async || {
-        !system.process.is_service_serving(USER).await
+        !system.process.is_service_serving(POST).await
     })
     .await;
     assert!(system.process.is_service_serving(GATEWAY).await, "the gateway has no Redis");
+    assert!(system.process.is_service_serving(USER).await, "the database answers");
     assert!(!system.process.is_serving().await, "not all are serving");
     redis.resume();
     system.wait_until_serving("").await;
     system.process.terminate();
     eventually("no service is serving", PATIENCE, async || {
         !system.process.is_service_serving(GATEWAY).await
-            && !system.process.is_service_serving(USER).await
+            && !system.process.is_service_serving(POST).await
     })
     .await;
     let status = system.process.ended(Duration::from_secs(30)).await;

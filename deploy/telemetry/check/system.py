@@ -44,7 +44,7 @@ NOTHING = b""
 # A tour makes about seventy calls in sequence, and retries those that are UNAVAILABLE.
 TOUR_S = 5 * processes.TIMEOUT_S
 
-# Timeout of restoring Redis: all partitions of three services, by debug programs.
+# Timeout of restoring Redis: all partitions of post, by debug programs.
 RESTORE_S = 5 * processes.TIMEOUT_S
 
 
@@ -135,13 +135,10 @@ class System:
         self._send_to_redis("FLUSHALL")
 
     def restore(self):
-        """Restores Redis from the databases. Returns the error, or an empty text."""
-        urls = {
-            f"MICROBLOG_{name}_URL": f"http://127.0.0.1:{self.port_base + place}"
-            for name, place in (("USER", USER), ("POST", POST))
-        }
+        """Restores posts in Redis from the database. Returns the error, or an empty text."""
+        post = {"MICROBLOG_POST_URL": f"http://127.0.0.1:{self.port_base + POST}"}
         result = subprocess.run(
-            [self.programs / "microblog", "restore"], env=urls, capture_output=True, text=True,
+            [self.programs / "microblog", "restore"], env=post, capture_output=True, text=True,
             timeout=RESTORE_S,
         )
         return result.stderr.strip() if result.returncode else ""

@@ -102,8 +102,6 @@ async fn calls_that_add_data_are_rejected_without_effect() {
     let changes = user::ProfileChanges { bio: Some("Hello".into()), ..Default::default() };
     let profile = gateway::UpdateProfileRequest { changes: Some(changes) };
     for _ in 0..2 {
-        is_refused!(world, register, register.clone());
-        is_refused!(world, update_profile, bob.request(profile.clone()));
         is_refused!(world, publish, ann.request(publish.clone()));
         is_refused!(world, repost, cat.request(repost.clone()));
         is_refused!(world, like, cat.request(gateway::LikeRequest { post_id }));
@@ -114,12 +112,12 @@ async fn calls_that_add_data_are_rejected_without_effect() {
     let counts = goes_on!(world, view_post, gateway::ViewPostRequest { post_id }).post.unwrap();
     let counts = counts.post.unwrap();
     assert_eq!((counts.likes, counts.comments, counts.reposts), (1, 1, 0));
-    // The follow graph is in a database.
+    // Accounts and the follow graph are in databases.
+    goes_on!(world, register, register);
+    goes_on!(world, update_profile, bob.request(profile));
     goes_on!(world, follow, bob.request(gateway::FollowRequest { user: by_id(cat.id) }));
     assert_eq!(world.counts(bob).await.following, 2);
     limit_memory(&world.system, 0).await;
-    goes_on!(world, register, register);
-    goes_on!(world, update_profile, bob.request(profile));
     goes_on!(world, publish, ann.request(publish));
     goes_on!(world, repost, cat.request(repost));
     goes_on!(world, like, cat.request(gateway::LikeRequest { post_id }));

@@ -146,6 +146,7 @@ async fn a_page_verifies_its_session_once() {
     let [ann, bob] = [system.join("ann").await, system.join("bob").await];
     system.follow(&ann, &bob).await;
     system.publish_many(&bob, vec!["hello".to_owned(); 60]).await;
+    system.caches(&ann).await;
     system.recorder.calls();
     let commands = commands_on(&system.store.nodes()[0], ":sessions:", async || {
         assert_eq!(system.home(&ann, 200, "", "").await.posts.len(), 60);

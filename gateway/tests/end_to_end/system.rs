@@ -15,7 +15,7 @@ use microblog_proto::{
     timeline::timeline_service_client::TimelineServiceClient,
     user::{self, user_service_client::UserServiceClient},
 };
-use microblog_testkit::{Database, Files, PATIENCE, Store, Topology, eventually};
+use microblog_testkit::{Database, Files, PATIENCE, Store, Topology, eventually, redis};
 use tokio::task::JoinSet;
 use tonic::Request;
 
@@ -33,8 +33,8 @@ pub(crate) enum Jobs {
     Run,
     /// All but those of the gateway, whose calls would be recorded.
     OfServices,
-    /// None, so that only the test causes changes, but those of relation, which change nothing and let its
-    /// cache answer.
+    /// None, so that only the test causes changes, but those of user and relation, which change nothing that
+    /// is shown and let their caches answer.
     Rest,
 }
 
@@ -86,15 +86,21 @@ impl System {
         Self::start_on(Topology::Single, Jobs::Run, Flags::default()).await
     }
 
-    /// Waits until relation answers from its cache.
-    pub(crate) async fn caches(&self, user_id: u64) {
-        eventually("the cache of relation is trusted", PATIENCE, async || {
-            let request = relation::BatchGetCountsRequest { user_ids: vec![user_id] };
+    /// Waits until user and relation answer from their caches.
+    pub(crate) async fn caches(&self, member: &Member) {
+        let mut admin = self.store.nodes()[0].admin().await;
+        eventually("the caches are trusted", PATIENCE, async || {
+            let request = relation::BatchGetCountsRequest { user_ids: vec![member.id] };
             self.relation().batch_get_counts(request).await.unwrap();
-            let keys = microblog_testkit::redis::cmd("KEYS").arg("rel:*:following:*").take();
-            let keys: Vec<String> =
-                keys.query_async(&mut self.store.nodes()[0].admin().await).await.unwrap();
-            keys.iter().any(|key| key.ends_with(&format!(":{user_id}")))
+            let request = user::AuthenticateRequest { token: member.token.clone() };
+            self.user().authenticate(request).await.unwrap();
+            let mut is_cached = true;
+            for keys in ["rel:*:following:*", "usr:*:sessions:*"] {
+                let keys = redis::cmd("KEYS").arg(format!("{keys}:{}", member.id)).take();
+                let keys: Vec<String> = keys.query_async(&mut admin).await.unwrap();
+                is_cached &= !keys.is_empty();
+            }
+            is_cached
         })
         .await;
     }
@@ -107,11 +113,11 @@ impl System {
         let relation = relation_service(&store.url("relation"), flags.relation).await;
         let ready = [user.ready.clone(), relation.ready.clone()];
         // Calls between services are not recorded.
+        let of_cached = if jobs == Jobs::Rest { Jobs::OfServices } else { jobs };
         let accounts = peer(without_jobs(&user), jobs, &mut running);
-        let user = peer(recorder.on(user), jobs, &mut running);
+        let user = peer(recorder.on(user), of_cached, &mut running);
         let graph = peer(without_jobs(&relation), jobs, &mut running);
-        let of_relation = if jobs == Jobs::Rest { Jobs::OfServices } else { jobs };
-        let relation = peer(recorder.on(relation), of_relation, &mut running);
+        let relation = peer(recorder.on(relation), of_cached, &mut running);
         let timeline =
             timeline_service(&store.url("timeline"), flags.timeline, graph.clone()).await;
         let delivery = peer(without_jobs(&timeline), jobs, &mut running);
@@ -288,26 +294,32 @@ pub(crate) fn gateway_service(config: &Config, peers: Peers, worker: Worker) -> 
     microblog_gateway::service(config, Limits::new(&config.limits), peers, worker)
 }
 
+/// Starts a user service, with a database of its own unless the flags name one.
 pub(crate) async fn user_service(redis_url: &str, flags: &[&str]) -> Service {
-    let args = ["user", "--redis-url", redis_url].into_iter().chain(flags.iter().copied());
-    let config = microblog_user::Config::try_parse_from(args).unwrap();
-    microblog_user::service(&config, Worker::ONLY).await.unwrap()
+    let config = microblog_user::Config::try_parse_from(with_database("user", redis_url, flags));
+    microblog_user::service(&config.unwrap(), Worker::ONLY).await.unwrap()
 }
 
 /// Starts a relation service, with a database of its own unless the flags name one.
 pub(crate) async fn relation_service(redis_url: &str, flags: &[&str]) -> Service {
+    let args = with_database("relation", redis_url, flags);
+    let config = microblog_relation::Config::try_parse_from(args);
+    microblog_relation::service(&config.unwrap(), Worker::ONLY).await.unwrap()
+}
+
+/// Returns the arguments of a service that needs a database, which stays for as long as the test.
+fn with_database(service: &str, redis_url: &str, flags: &[&str]) -> Vec<String> {
     let own = Database::sqlite();
-    let own_flag = [own.flag()];
-    let has_database = flags.contains(&"--database-url");
-    let database = own_flag.iter().filter(|_| !has_database).map(String::as_str);
-    let args = ["relation", "--redis-url", redis_url].into_iter().chain(database);
-    let config = microblog_relation::Config::try_parse_from(args.chain(flags.iter().copied()));
-    // For as long as the test.
+    let mut args = vec![service.to_owned(), format!("--redis-url={redis_url}")];
+    if !flags.contains(&"--database-url") {
+        args.push(own.flag());
+    }
+    args.extend(flags.iter().map(|&flag| flag.to_owned()));
     tokio::spawn(async move {
         let _database = own;
         pending::<()>().await;
     });
-    microblog_relation::service(&config.unwrap(), Worker::ONLY).await.unwrap()
+    args
 }
 
 pub(crate) async fn timeline_service(redis_url: &str, flags: &[&str], relation: Peer) -> Service {

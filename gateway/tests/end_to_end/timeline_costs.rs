@@ -147,7 +147,7 @@ async fn only_relations_missing_from_the_timeline_response_are_read() {
     let page = system.home(ann, 0, "", "").await;
     assert_eq!(page.posts[0].root_state(), RootState::Shown);
     fixture.assert_called("a root's author", &[&first, &HYDRATION, &[RELATIONS]]);
-    system.caches(ann.id).await;
+    system.caches(ann).await;
     let server = &system.store.nodes()[0];
     let commands = commands_on(server, ":following:set:", async || {
         system.home(ann, 0, "", "").await;

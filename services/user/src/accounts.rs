@@ -1,246 +1,210 @@
-//! Accounts: reads, changes and deletion. The rules of the service are methods of [`Accounts`], one
-//! file per group. They use the store's steps, but neither keys nor wire types.
+//! Accounts: reads, changes and deletion. The rules of calls that write are in [`crate::steps`]; the methods
+//! of [`Accounts`] prepare them, one file per group.
 
-use std::{collections::HashSet, future::Future, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    future::Future,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use microblog_domain::{Invalid, UserId};
+use microblog_record::{
+    Database,
+    sql::{read_id, statement},
+};
+use microblog_storage::{Front, Part, Reader, Tables, Writer};
 
 use crate::{
     address::Address,
     error::Error,
+    group::Calls,
     identifier::Identifier,
+    items::{AccountItem, read_name, read_profile},
     name::Name,
     password::{Hasher, Password},
-    profile::{ProfileField, Record, State, User},
-    store::{ClaimOwner, DeletedAccount, Store, intact},
+    profile::{ProfileField, User},
+    sessions::Uses,
+    steps::{AccountRow, Call, IdentifierRow, Outcome},
+    tables,
 };
 
-/// The rules of the service, with their dependencies.
+/// The rules of the service, with their dependencies. Cheap to clone.
 #[derive(Clone)]
-pub struct Accounts {
-    pub(crate) store: Store,
+pub(crate) struct Accounts {
+    pub(crate) reader: Reader<AccountItem>,
+    pub(crate) tables: Tables,
+    pub(crate) writer: Writer<Calls>,
+    /// For calls of many registrations, for which others do not wait.
+    pub(crate) bulk_writer: Writer<Calls>,
     pub(crate) hasher: Hasher,
+    /// The lifetime of sessions.
     pub(crate) session_ttl: Duration,
     /// How long the name of a deleted account is held.
     pub(crate) freed_name_hold: Duration,
-}
-
-/// The status of a claim on a name or address.
-#[derive(Clone, Debug)]
-pub(crate) enum ClaimStatus {
-    /// Free, or a stale claim.
-    Free,
-    /// A deleted account's name that is held.
-    Held,
-    /// Owned by this account or pending registration.
-    OwnedBy(Box<Record>),
+    pub(crate) uses: Arc<Uses>,
 }
 
 impl Accounts {
-    /// Returns the rules on a store. `session_ttl` is the lifetime of sessions; names of deleted
-    /// accounts are held for `freed_name_hold`.
-    pub const fn new(
-        store: Store,
-        hasher: Hasher,
-        session_ttl: Duration,
-        freed_name_hold: Duration,
-    ) -> Self {
-        Self { store, hasher, session_ttl, freed_name_hold }
-    }
-
-    /// Returns the rules on a store whose calls closed partitions accept.
-    pub(crate) fn ignoring_closed(&self) -> Self {
-        Self { store: self.store.ignoring_closed(), ..self.clone() }
-    }
-
     /// Returns the public part of an account.
-    pub async fn get(&self, id: UserId) -> Result<User, Error> {
-        self.store.users(&[id]).await?.pop().ok_or(Error::UserNotFound)
+    pub(crate) async fn get(&self, id: UserId) -> Result<User, Error> {
+        let front = self.reader.read(&part(AccountItem::Profile, id.get())).await?;
+        read_profile(id, &front).ok_or(Error::UserNotFound)
     }
 
     /// Returns the public parts of the ids that are accounts, deduplicated, in their order.
-    pub async fn get_many(&self, mut ids: Vec<UserId>) -> Result<Vec<User>, Error> {
+    pub(crate) async fn get_many(&self, mut ids: Vec<UserId>) -> Result<Vec<User>, Error> {
         let mut seen = HashSet::with_capacity(ids.len());
         ids.retain(|&id| seen.insert(id));
-        self.store.users(&ids).await
+        let parts: Vec<_> = ids.iter().map(|id| part(AccountItem::Profile, id.get())).collect();
+        let fronts = self.reader.read_all(&parts).await?;
+        Ok(ids.iter().zip(fronts).filter_map(|(&id, front)| read_profile(id, &front)).collect())
     }
 
     /// Returns the public part of the account with this name.
-    pub async fn get_by_name(&self, name: &Name) -> Result<User, Error> {
-        let [owner] = self.claim_statuses([Identifier::Name(name)]).await?;
-        match owner {
-            ClaimStatus::OwnedBy(record) if record.state == State::Active => Ok(record.user),
-            _ => Err(Error::UserNotFound),
-        }
+    pub(crate) async fn get_by_name(&self, name: &Name) -> Result<User, Error> {
+        let row = self.names(std::slice::from_ref(name)).await?.pop().flatten();
+        let owner = row.and_then(|row| row.account).ok_or(Error::UserNotFound)?;
+        self.get(owner).await
     }
 
-    /// Resolves names to accounts, deduplicated, in their order; skips unknown ones. Two round
-    /// trips; one if there is no claim.
-    pub async fn resolve(&self, mut names: Vec<Name>) -> Result<Vec<(Name, UserId)>, Error> {
+    /// Resolves names to accounts, deduplicated, in their order; skips unknown ones.
+    pub(crate) async fn resolve(&self, mut names: Vec<Name>) -> Result<Vec<(Name, UserId)>, Error> {
         let mut seen = HashSet::with_capacity(names.len());
         names.retain(|name| seen.insert(name.clone()));
-        let claims: Vec<_> = names.iter().map(Identifier::Name).collect();
-        let owners = self.store.claim_owners(&claims).await?;
-        let owners: Vec<_> = owners.into_iter().map(|one| one.and_then(ClaimOwner::id)).collect();
-        let mut ids: Vec<UserId> = owners.iter().copied().flatten().collect();
-        ids.sort_unstable();
-        ids.dedup();
-        let users = self.store.users(&ids).await?;
-        // The profile decides whether a claim is valid.
-        let is_valid = |owner: &UserId, name: &Name| {
-            let found = users.binary_search_by_key(owner, |user| user.id);
-            found.is_ok_and(|at| users[at].has_name(name))
-        };
-        let named = |(name, owner): (Name, Option<UserId>)| {
-            owner.filter(|owner| is_valid(owner, &name)).map(|id| (name, id))
-        };
-        Ok(names.into_iter().zip(owners).filter_map(named).collect())
-    }
-
-    /// Returns an account with its private part.
-    pub async fn get_own(&self, id: UserId) -> Result<Record, Error> {
-        let record = self.store.read(&[id]).await?.pop().flatten();
-        record.filter(|record| record.state == State::Active).ok_or(Error::UserNotFound)
+        let rows = self.names(&names).await?;
+        let owner = |row: Option<IdentifierRow>| row.and_then(|row| row.account);
+        let named = names.into_iter().zip(rows).filter_map(|(name, row)| Some((name, owner(row)?)));
+        Ok(named.collect())
     }
 
     /// Returns whether a name is free to register.
-    pub async fn is_free(&self, name: &Name) -> Result<bool, Error> {
-        let [claim_status] = self.claim_statuses([Identifier::Name(name)]).await?;
-        Ok(matches!(claim_status, ClaimStatus::Free))
+    pub(crate) async fn is_free(&self, name: &Name) -> Result<bool, Error> {
+        let row = self.names(std::slice::from_ref(name)).await?.pop().flatten();
+        Ok(row.is_none_or(|row| row.is_free(unix_ms(SystemTime::now()))))
+    }
+
+    // Returns the rows of names, in their order; `None` for those without one.
+    async fn names(&self, names: &[Name]) -> Result<Vec<Option<IdentifierRow>>, Error> {
+        let identifiers: Vec<Identifier> = names.iter().map(Identifier::from).collect();
+        let part = |identifier: &Identifier| part(AccountItem::Name, identifier.digest());
+        let parts: Vec<_> = identifiers.iter().map(part).collect();
+        let fronts = self.reader.read_all(&parts).await?;
+        let row = |(identifier, front): (&Identifier, Arc<[u8]>)| {
+            Some(read_name(&front)).filter(|row| row.text == identifier.as_str())
+        };
+        Ok(identifiers.iter().zip(fronts).map(row).collect())
+    }
+
+    /// Returns an account with its private part; `None` if there is none.
+    pub(crate) async fn find_own(&self, id: UserId) -> Result<Option<AccountRow>, Error> {
+        let read = async |database: &Database| tables::account(database, id).await;
+        Ok(self.reader.bypass(read).await?)
+    }
+
+    /// Returns an account with its private part.
+    pub(crate) async fn get_own(&self, id: UserId) -> Result<AccountRow, Error> {
+        self.find_own(id).await?.ok_or(Error::UserNotFound)
+    }
+
+    /// Returns the account that has an identifier, with its private part.
+    pub(crate) async fn owner(&self, identifier: &Identifier) -> Result<Option<AccountRow>, Error> {
+        let read = async |database: &Database| tables::owner(database, identifier).await;
+        Ok(self.reader.bypass(read).await?)
+    }
+
+    /// Returns which accounts have identifiers, by the stored text of these.
+    pub(crate) async fn owners(
+        &self,
+        identifiers: &[Identifier],
+    ) -> Result<HashMap<String, UserId>, Error> {
+        let read = async |database: &Database| tables::owners(database, identifiers).await;
+        Ok(self.reader.bypass(read).await?)
     }
 
     /// Changes fields of a profile, and returns it.
-    pub async fn update(
+    pub(crate) async fn update(
         &self,
         id: UserId,
         changes: Vec<(ProfileField, String)>,
     ) -> Result<User, Error> {
-        if !changes.is_empty() {
-            let store = self.store.clone();
-            let update = async move { store.update(id, &changes).await };
-            if !write(update).await? {
-                return Err(Error::UserNotFound);
-            }
+        if changes.is_empty() {
+            return self.get(id).await;
         }
-        self.get(id).await
+        match self.write(Call::Update(id, changes)).await? {
+            Outcome::Account(user) => Ok(user),
+            _ => Err(Error::UserNotFound),
+        }
     }
 
     /// Deletes an account after checking its password; an account with an external id has none. Frees
     /// its address at once, its name after the hold.
-    pub async fn delete(&self, id: UserId, password: Option<&Password>) -> Result<(), Error> {
-        let record = match password {
+    pub(crate) async fn delete(
+        &self,
+        id: UserId,
+        password: Option<&Password>,
+    ) -> Result<(), Error> {
+        let account = match password {
             Some(password) => {
                 let permit = self.hasher.permit().await?;
                 self.check_password(&permit, id, password).await?
             }
             None => {
-                let record = self.get_own(id).await?;
-                if !matches!(record.address(), Some(Address::External(_))) {
+                let account = self.get_own(id).await?;
+                if !matches!(account.address, Address::External(_)) {
                     return Err(Invalid::new("password", "must not be empty").into());
                 }
-                record
+                account
             }
         };
-        let accounts = self.clone();
-        write(async move {
-            let hold = accounts.freed_name_hold;
-            if !accounts.store.delete(id, &record.password, hold).await? {
-                return Err(Error::BadCredentials);
-            }
-            let deleted = intact(record.claims(), "an account")?;
-            accounts.store.release(std::slice::from_ref(&deleted), hold).await?;
-            accounts.store.reset_attempts(&deleted.address).await
-        })
-        .await
-    }
-
-    /// Returns deleted accounts that are not confirmed.
-    pub async fn deletions(&self, max: usize) -> Result<Vec<UserId>, Error> {
-        self.store.deletions(max).await
-    }
-
-    /// Deletes the rest of a deleted account. First releases its claims and deletes its failure
-    /// counter, in case the deletion was interrupted. Skips active accounts.
-    pub async fn confirm_deletion(&self, id: UserId) -> Result<(), Error> {
-        let store = self.store.clone();
-        write(async move {
-            match store.deleted(id).await {
-                Ok(Some(DeletedAccount { claims, hold })) => {
-                    store.release(std::slice::from_ref(&claims), hold).await?;
-                    store.reset_attempts(&claims.address).await?;
-                }
-                Ok(None) => {}
-                // Its claims are unknown, but stale: they can be taken over.
-                Err(Error::Damaged(what)) => tracing::error!(id = id.get(), "{what} is damaged"),
-                Err(error) => return Err(error),
-            }
-            store.confirm_deletion(id).await
-        })
-        .await
-    }
-
-    /// Returns the status of each claim. At most two round trips.
-    pub(crate) async fn claim_statuses<const N: usize>(
-        &self,
-        claims: [Identifier<'_>; N],
-    ) -> Result<[ClaimStatus; N], Error> {
-        let found = self.claim_statuses_of(&claims).await?;
-        found.try_into().map_err(|_| Error::Damaged("a response"))
-    }
-
-    /// As `claim_statuses`, for any number of claims.
-    pub(crate) async fn claim_statuses_of(
-        &self,
-        claims: &[Identifier<'_>],
-    ) -> Result<Vec<ClaimStatus>, Error> {
-        let owners = self.store.claim_owners(claims).await?;
-        let ids: Vec<_> = owners.iter().filter_map(|one| one.and_then(ClaimOwner::id)).collect();
-        let mut records = match ids.is_empty() {
-            true => Vec::new().into_iter(),
-            false => self.store.read(&ids).await?.into_iter(),
-        };
-        let claim_status = |(owner, &claim): (Option<ClaimOwner>, &Identifier<'_>)| match owner {
-            None => ClaimStatus::Free,
-            Some(ClaimOwner::Hold(_)) => ClaimStatus::Held,
-            Some(ClaimOwner::Account(_)) => self.claim_status(claim, records.next().flatten()),
-        };
-        Ok(owners.into_iter().zip(claims).map(claim_status).collect())
-    }
-
-    /// Returns the status of a claim from its owner's profile, if there is one.
-    pub(crate) fn claim_status(&self, claim: Identifier<'_>, owner: Option<Record>) -> ClaimStatus {
-        match owner {
-            Some(record) if claim.is_valid(&record) => ClaimStatus::OwnedBy(Box::new(record)),
-            // The release will hold the name, so it is not free before either.
-            Some(record) if !self.freed_name_hold.is_zero() && claim.is_hold_due(&record) => {
-                ClaimStatus::Held
-            }
-            _ => ClaimStatus::Free,
+        let hold_ms = self.freed_name_hold.as_millis() as u64;
+        match self.write(Call::Delete { id, checked: account.password, hold_ms }).await? {
+            Outcome::Done => Ok(()),
+            // The password has changed since, or the account was deleted.
+            _ => Err(Error::BadCredentials),
         }
+    }
+
+    /// Returns deleted accounts that are not confirmed, the oldest first.
+    pub(crate) async fn deletions(&self, max: usize) -> Result<Vec<UserId>, Error> {
+        const DELETIONS: &str = "SELECT id FROM deletions ORDER BY id LIMIT $1";
+        let read = async |database: &Database| {
+            let work = async {
+                let query = statement(DELETIONS.to_owned()).bind(max as i64);
+                let rows = query.fetch_all(database.readers()).await?;
+                rows.iter().map(|row| read_id(row, 0, UserId::new)).collect()
+            };
+            database.read("SELECT deletions", work).await
+        };
+        Ok(self.reader.bypass(read).await?)
+    }
+
+    /// Notes that the other services have deleted their data of a deleted account.
+    pub(crate) async fn confirm_deletion(&self, id: UserId) -> Result<(), Error> {
+        self.write(Call::Confirm(id)).await.map(drop)
+    }
+
+    /// Writes a call to completion, even if the caller disconnects.
+    pub(crate) async fn write(&self, call: Call) -> Result<Outcome, Error> {
+        let writer = self.writer.clone();
+        complete(async move { Ok(writer.write(call).await?) }).await
     }
 }
 
-impl Identifier<'_> {
-    /// Returns whether a claim owned by this profile is valid.
-    pub(crate) fn is_valid(self, record: &Record) -> bool {
-        matches!(record.state, State::Active | State::Pending)
-            && match self {
-                Self::Name(name) => record.has_name(name),
-                Self::Address(address) => record.has_address(address),
-            }
-    }
-
-    /// Returns whether this is the name of a deleted account.
-    fn is_hold_due(self, record: &Record) -> bool {
-        let Self::Name(name) = self else { return false };
-        record.state == State::Deleted && record.has_name(name)
-    }
+/// Returns an item to read.
+pub(crate) const fn part(item: AccountItem, id: u64) -> Part<AccountItem, Front> {
+    Part { item, id, view: Front }
 }
 
 /// Runs a write to completion, even if the caller disconnects.
-pub(crate) async fn write<T: Send + 'static>(
+pub(crate) async fn complete<T: Send + 'static>(
     work: impl Future<Output = Result<T, Error>> + Send + 'static,
 ) -> Result<T, Error> {
     let done = microblog_chassis::mutate(async move { Ok(work.await) }).await;
     done.map_err(|status| Error::Interrupted(Box::new(status)))?
+}
+
+/// Returns a time in Unix ms.
+pub(crate) fn unix_ms(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use microblog_domain::{Invalid, Partition};
+use microblog_domain::Invalid;
 
 use crate::email::Email;
 
@@ -12,7 +12,7 @@ const PART_BYTES_MAX: usize = 200;
 /// The second unique identifier of an account: its e-mail address, or, for an account that another
 /// system identifies, its external id.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address {
+pub(crate) enum Address {
     /// An e-mail address.
     Email(Email),
     /// An id in another system. Such an account has no password, hence no sessions.
@@ -22,11 +22,11 @@ pub enum Address {
 /// An account's id in another system: the issuer, a space, and the id that the issuer uses. Case
 /// matters.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct ExternalId(String);
+pub(crate) struct ExternalId(String);
 
 impl Address {
     /// Returns the address from its stored text. E-mail addresses have no space.
-    pub fn stored(text: &str) -> Option<Self> {
+    pub(crate) fn stored(text: &str) -> Option<Self> {
         match text.split_once(' ') {
             Some((issuer, id)) => {
                 ExternalId::parse(("issuer", issuer), ("external_id", id)).ok().map(Self::External)
@@ -36,7 +36,7 @@ impl Address {
     }
 
     /// Returns the text to store: the address as registered.
-    pub fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         match self {
             Self::Email(email) => email.as_str(),
             Self::External(external) => &external.0,
@@ -44,16 +44,11 @@ impl Address {
     }
 
     /// Returns the unique form.
-    pub fn unique(&self) -> String {
+    pub(crate) fn unique(&self) -> String {
         match self {
             Self::Email(email) => email.unique(),
             Self::External(external) => external.0.clone(),
         }
-    }
-
-    /// Returns the partition of the claim on the address.
-    pub fn partition(&self) -> Partition {
-        Partition::of_text(&self.unique())
     }
 }
 
@@ -66,7 +61,7 @@ impl From<Email> for Address {
 impl ExternalId {
     /// Parses an issuer and an id, with the names of their fields: 1 to 200 ASCII characters each,
     /// without spaces and control characters.
-    pub fn parse(issuer: (&str, &str), id: (&str, &str)) -> Result<Self, Vec<Invalid>> {
+    pub(crate) fn parse(issuer: (&str, &str), id: (&str, &str)) -> Result<Self, Vec<Invalid>> {
         let invalids: Vec<_> = [issuer, id].into_iter().filter_map(invalid_part).collect();
         match invalids.is_empty() {
             true => Ok(Self(format!("{} {}", issuer.1, id.1))),
@@ -75,7 +70,7 @@ impl ExternalId {
     }
 
     /// Parses those of an issuer's ids that can exist, with the name of the issuer's field.
-    pub fn parse_possible(
+    pub(crate) fn parse_possible(
         issuer: (&str, &str),
         ids: &[String],
     ) -> Result<impl Iterator<Item = Self>, Invalid> {
@@ -86,12 +81,12 @@ impl ExternalId {
     }
 
     /// Returns the issuer.
-    pub fn issuer(&self) -> &str {
+    pub(crate) fn issuer(&self) -> &str {
         self.0.split(' ').next().unwrap_or_default()
     }
 
     /// Returns the issuer's id.
-    pub fn id(&self) -> &str {
+    pub(crate) fn id(&self) -> &str {
         self.0.split_once(' ').map_or("", |(_, id)| id)
     }
 }

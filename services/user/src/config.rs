@@ -50,10 +50,6 @@ pub struct Config {
     #[command(flatten)]
     #[allow(missing_docs, reason = "a comment here would replace the heading of its flags")]
     pub database: microblog_record::Config,
-
-    #[command(flatten)]
-    #[allow(missing_docs, reason = "a comment here would replace the heading of its flags")]
-    pub durability: microblog_record::DurabilityConfig,
 }
 
 impl Config {
@@ -63,10 +59,6 @@ impl Config {
 
     pub(crate) fn freed_name_hold(&self) -> Duration {
         Duration::from_secs(self.freed_name_hold_s.into())
-    }
-
-    pub(crate) fn write_budget(&self) -> Duration {
-        Duration::from_millis(self.chassis.write_budget_ms)
     }
 }
 

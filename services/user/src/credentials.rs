@@ -1,90 +1,66 @@
-//! Password checks with login throttling, and without account enumeration.
+//! Password checks, with throttled guesses and without account enumeration.
+
+use std::time::Duration;
 
 use microblog_domain::UserId;
 
 use crate::{
-    accounts::{Accounts, write},
+    accounts::Accounts,
     error::Error,
+    identifier::guesses_of,
     login::Login,
     password::{Password, Permit},
-    profile::{Record, State},
-    store::{Attempt, ClaimOwner, decoy, intact},
+    steps::{AccountRow, Call, Outcome},
 };
 
 impl Accounts {
     /// Returns the account with this name or address, and password.
     ///
     /// To prevent account enumeration, an unknown account gets the same error as a wrong password,
-    /// with the same Redis round trips and the same hashing.
+    /// with the same statements and the same hashing.
     pub(crate) async fn check_credentials(
         &self,
         login: &Login,
         password: &Password,
-    ) -> Result<Record, Error> {
+    ) -> Result<AccountRow, Error> {
         let permit = self.hasher.permit().await?;
-        let throttle_key = self.throttle_key(login).await?;
-        let owner = self.record_attempt(&permit, throttle_key).await?;
-        let record = self.look_up(owner, login).await?;
-        compare(&permit, record, password).await
+        let identifier = login.identifier();
+        let account = self.owner(&identifier).await?;
+        // Guesses of a password count together, whether they come with the name or the address.
+        let guesses = account.as_ref().map(|account| guesses_of(account.user.id));
+        self.count_guess(&permit, guesses.unwrap_or_else(|| identifier.digest())).await?;
+        compare(&permit, account, password).await
     }
 
-    /// Returns the throttle key of a log-in. It is the account's address, also if the caller logs
-    /// in by name, so that both share one counter. For an unknown name, it is the name.
-    async fn throttle_key(&self, login: &Login) -> Result<Login, Error> {
-        if let Login::Address(_) = login {
-            return Ok(login.clone());
-        }
-        let owner = self.store.claim_owners(&[login.claim()]).await?.pop().flatten();
-        let owner = owner.and_then(ClaimOwner::id);
-        match self.look_up(owner, login).await? {
-            Some(record) => Ok(Login::Address(intact(record.claims(), "an account")?.address)),
-            None => Ok(login.clone()),
-        }
-    }
-
-    /// Returns the account of a claim's owner, if the claim is valid. One round trip, also without
-    /// an owner.
-    async fn look_up(&self, owner: Option<UserId>, login: &Login) -> Result<Option<Record>, Error> {
-        let ids: Vec<_> = owner.or_else(decoy).into_iter().collect();
-        let record = self.store.read(&ids).await?.pop().flatten();
-        Ok(record.filter(|r| r.state == State::Active && login.claim().is_valid(r)))
-    }
-
-    /// Returns the account if the password matches. Shares the failure counter with log-ins.
+    /// Returns the account if the password matches. Its failures count together with those of log-ins.
     pub(crate) async fn check_password(
         &self,
         permit: &Permit,
         id: UserId,
         password: &Password,
-    ) -> Result<Record, Error> {
-        let record = self.get_own(id).await?;
-        let address = intact(record.claims(), "an account")?.address;
-        self.record_attempt(permit, Login::Address(address)).await?;
-        compare(permit, Some(record), password).await
+    ) -> Result<AccountRow, Error> {
+        let account = self.get_own(id).await?;
+        self.count_guess(permit, guesses_of(id)).await?;
+        compare(permit, Some(account), password).await
     }
 
-    /// Counts an attempt as failed before the password is compared, so that concurrent guesses are
-    /// throttled too. Success resets the counter. Requires a hashing permit: an attempt that is
+    /// Counts a guess as failed before the password is compared, so that concurrent guesses are
+    /// throttled too. Success ends the failures. Requires a hashing permit: a guess that is
     /// rejected or canceled in the queue does not count.
-    async fn record_attempt(
-        &self,
-        _: &Permit,
-        throttle_key: Login,
-    ) -> Result<Option<UserId>, Error> {
-        let store = self.store.clone();
-        match write(async move { store.attempt(&throttle_key).await }).await? {
-            Attempt::Allowed(owner) => Ok(owner),
-            Attempt::Throttled(wait) => Err(Error::Throttled(wait)),
+    async fn count_guess(&self, _: &Permit, digest: u64) -> Result<(), Error> {
+        match self.write(Call::Guess(digest)).await? {
+            Outcome::Wait(wait_ms) => Err(Error::Throttled(Duration::from_millis(wait_ms))),
+            _ => Ok(()),
         }
     }
 }
 
 async fn compare(
     permit: &Permit,
-    found: Option<Record>,
+    found: Option<AccountRow>,
     password: &Password,
-) -> Result<Record, Error> {
-    let hash = found.as_ref().map(|record| &record.password);
+) -> Result<AccountRow, Error> {
+    let hash = found.as_ref().map(|account| &account.password);
     let matches = permit.verify(password, hash).await?;
     found.filter(|_| matches).ok_or(Error::BadCredentials)
 }

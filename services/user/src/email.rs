@@ -3,19 +3,19 @@
 use std::fmt;
 
 use email_address::{EmailAddress, Options};
-use microblog_domain::{Invalid, Partition};
+use microblog_domain::Invalid;
 
 /// The maximum length of an address in bytes, by RFC 5321, section 4.5.3.1.3.
 const LENGTH_MAX: usize = 254;
 
 /// An account's e-mail address. Unique, ignoring case.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Email(String);
+pub(crate) struct Email(String);
 
 impl Email {
     /// Parses a request field: an RFC 5321 address in ASCII (international domains in `xn--` form),
     /// with a dot in its domain, without quotes or a display name, up to 254 bytes.
-    pub fn parse(field: &str, text: &str) -> Result<Self, Invalid> {
+    pub(crate) fn parse(field: &str, text: &str) -> Result<Self, Invalid> {
         if text.len() > LENGTH_MAX {
             return Err(Invalid::new(field, format!("must have at most {LENGTH_MAX} bytes")));
         }
@@ -31,19 +31,14 @@ impl Email {
     }
 
     /// Returns the address as registered.
-    pub fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 
     /// Returns the unique form: the address in lower case. Local parts are case-sensitive by the
     /// standard, but not in practice.
-    pub fn unique(&self) -> String {
+    pub(crate) fn unique(&self) -> String {
         self.0.to_ascii_lowercase()
-    }
-
-    /// Returns the partition of the claim on the address.
-    pub fn partition(&self) -> Partition {
-        Partition::of_text(&self.unique())
     }
 }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use microblog_chassis::status;
 use microblog_domain::Invalid;
-use microblog_keyspace as keyspace;
 use microblog_proto::common::ErrorReason;
+use microblog_storage::{ReadError, WriteError, of_database};
 use tonic::{Code, Status};
 
 use crate::{password::HashError, token::RngError};
@@ -22,10 +22,6 @@ pub enum Error {
     /// Another account has this e-mail address.
     #[error("the e-mail address is taken")]
     EmailTaken,
-    /// The same registration is running, or was aborted for taking too long or losing its claims
-    /// repeatedly.
-    #[error("registration in progress")]
-    RegistrationInProgress,
     /// No account has this name or e-mail address with this password.
     #[error("wrong name, e-mail address or password")]
     BadCredentials,
@@ -38,12 +34,15 @@ pub enum Error {
     /// There is no such account.
     #[error("no such account")]
     UserNotFound,
-    /// Redis failed.
-    #[error("redis failed")]
-    Store(#[from] keyspace::Error),
-    /// Stored data has an unknown form.
-    #[error("stored data is damaged: {0}")]
-    Damaged(&'static str),
+    /// A change was not written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// A read failed.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The database failed.
+    #[error(transparent)]
+    Database(#[from] microblog_record::Error),
     /// Hashing a password failed.
     #[error("password hashing failed")]
     Hash(#[from] HashError),
@@ -69,9 +68,6 @@ impl From<Error> for Status {
             Error::Invalid(fields) => status::invalid(fields),
             Error::NameTaken => status::with_reason(Code::AlreadyExists, Reason::NameTaken, text),
             Error::EmailTaken => status::with_reason(Code::AlreadyExists, Reason::EmailTaken, text),
-            Error::RegistrationInProgress => {
-                status::with_reason(Code::Aborted, Reason::RegistrationInProgress, text)
-            }
             Error::BadCredentials => status::unauthenticated(Reason::BadCredentials, text),
             Error::Throttled(wait) => status::throttled(Reason::LoginThrottled, text, wait),
             Error::TokenInvalid => status::unauthenticated(Reason::TokenInvalid, text),
@@ -82,8 +78,10 @@ impl From<Error> for Status {
                 HashError::QueueFull.to_string(),
             ),
             Error::Interrupted(status) => *status,
-            Error::Store(store) => store.into(),
-            Error::Damaged(_) | Error::Hash(_) | Error::Token(_) => {
+            Error::Write(error) => error.into(),
+            Error::Read(error) => error.into(),
+            Error::Database(error) => of_database(&error),
+            Error::Hash(_) | Error::Token(_) => {
                 tracing::error!(error = &error as &dyn std::error::Error, "call failed");
                 status::internal()
             }

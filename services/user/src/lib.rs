@@ -1,11 +1,11 @@
 //! The user service: accounts, their unique names and e-mail addresses, profiles, passwords and
 //! sessions. Calls no other service.
 //!
-//! A call passes three layers. `rpc` decodes and validates the request, and encodes the response,
-//! with `wire`. [`Accounts`] has the rules, one file per group. [`store`] alone calls Redis, one method per
-//! step. A step is one atomic function in one partition. An operation over several partitions is a
-//! sequence of steps that may stop anywhere: [`registration`] says how names and addresses stay
-//! unique, and [`sweeper`] aborts stale registrations.
+//! The database has the accounts. A name, an address or an external id is one row, so no two accounts have
+//! it. A call that writes is one transaction ([`group`]): it locks the rows that it needs, and
+//! [`steps`] has the rules. Redis and the processes cache what is read often ([`items`]): the public part of
+//! an account, who has a name, and sessions. What only its owner sees, a password's hash among it, is read
+//! from the database.
 //!
 //! Secrets (passwords, hashes, tokens, addresses) have types whose `Debug` hides the value. Wire
 //! types show it and must not be logged.
@@ -18,22 +18,21 @@ mod config;
 mod credentials;
 mod email;
 mod error;
+mod expiry;
 mod external_accounts;
+mod group;
 mod identifier;
-pub mod import;
-mod journal;
-mod keys;
+mod import;
+mod items;
 mod login;
 mod name;
 mod password;
 mod profile;
-mod record;
-pub mod registration;
-mod repair;
+mod registration;
 mod rpc;
 mod sessions;
-pub mod store;
-pub mod sweeper;
+mod steps;
+mod tables;
 mod throttle;
 mod token;
 mod verify;
@@ -49,33 +48,22 @@ use microblog_proto::user::{
     user_service_server::{SERVICE_NAME, UserServiceServer},
 };
 use microblog_record::Database;
+use microblog_storage::{Cache, Item as _, Reader, Tables, Trust, Writer};
 use tonic::service::Routes;
 
-pub use accounts::Accounts;
-pub use address::{Address, ExternalId};
 pub use config::Config;
-pub use email::Email;
-pub use error::Error;
-pub use external_accounts::{EnsureRequest, Ensured};
-pub use identifier::{Identifier, IdentifierKind};
-pub use journal::JournalEntry;
-pub use login::Login;
-pub use name::Name;
-pub use password::{Hash, HashError, Hasher, Password, Permit};
-pub use profile::{Draft, ProfileField, Record, Registration, State, User};
-pub use record::{AccountTables, recorder};
-pub use sessions::Session;
-pub use store::{ClaimOwner, Store};
-pub use sweeper::Sweeper;
-pub use token::{Fingerprint, RngError, Token};
-pub use verify::Report;
+pub use password::HashError;
+
+use crate::{
+    accounts::Accounts, group::Calls, items::AccountItem, password::Hasher, tables::MIGRATIONS,
+};
 
 /// Why the service does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The Redis address is not valid.
-    #[error("the store cannot be opened")]
-    Store(#[from] keyspace::Error),
+    #[error("the cache cannot be opened")]
+    Cache(#[from] keyspace::Error),
     /// The address of the database is not valid, or no service can use the database.
     #[error("the database cannot be opened")]
     Database(#[from] microblog_record::OpenError),
@@ -86,28 +74,40 @@ pub enum StartError {
 
 /// Returns the service for one worker thread of a process. Does not wait for Redis.
 pub async fn service(config: &Config, worker: Worker) -> Result<Service, StartError> {
-    let store = Store::new(Keyspace::open(&config.redis, store::LIBRARY)?);
-    let hasher = Hasher::of_process(config.hashing_threads.into());
-    hasher.warm_up().await?;
-    let accounts =
-        Accounts::new(store.clone(), hasher, config.session_ttl(), config.freed_name_hold());
-    let database = Database::open(&config.database)?;
-    if let Some(database) = database.as_ref().filter(|_| worker.is_first()) {
+    let database = Database::open_required(&config.database)?;
+    if worker.is_first() {
         database.check_at_start().await?;
     }
-    let recorder = database.map(|database| Arc::new(recorder(accounts.clone(), database)));
-    config.durability.set_up(recorder.as_ref())?;
+    let keyspace = Keyspace::open(&config.redis, AccountItem::LIBRARY)?;
+    let hasher = Hasher::of_process(config.hashing_threads.into());
+    hasher.warm_up().await?;
+    let cache = Cache::new(keyspace.clone());
+    let tables = Tables::new(database, &MIGRATIONS);
+    let trust = Trust::start(tables.clone(), keyspace.clone(), AccountItem::PREFIX);
+    let [writer, bulk_writer] =
+        [(); 2].map(|()| Writer::start(Calls, tables.clone(), cache.clone(), trust.clone()));
+    let accounts = Accounts {
+        reader: Reader::new(tables.clone(), keyspace.clone(), trust),
+        tables: tables.clone(),
+        writer,
+        bulk_writer,
+        hasher,
+        session_ttl: config.session_ttl(),
+        freed_name_hold: config.freed_name_hold(),
+        uses: Arc::default(),
+    };
     let background = match worker.is_first() {
-        true => background::jobs(&accounts, config.write_budget(), recorder.as_ref()),
+        true => background::jobs(&tables, &keyspace),
         false => Vec::new(),
     };
     let max_message_bytes = config.chassis.max_message_bytes;
-    let rpc = Arc::new(UserServiceGuard::new(rpc::Rpc::new(accounts, recorder), CallAuthorizer));
+    let rpc = Arc::new(UserServiceGuard::new(rpc::Rpc::new(accounts), CallAuthorizer));
     let handler: UserServiceHandler = rpc.clone();
     let server = UserServiceServer::from_arc(rpc).max_decoding_message_size(max_message_bytes);
+    // Without Redis, the database answers.
     let ready = Arc::new(move || {
-        let store = store.clone();
-        Box::pin(async move { store.ready().await.is_ok() }) as _
+        let tables = tables.clone();
+        Box::pin(async move { tables.database().await.is_ok() }) as _
     });
     let handler = Some(Arc::new(handler) as _);
     Ok(Service {

@@ -1,12 +1,12 @@
 //! Login identifiers: a name or an e-mail address. Pure.
 
-use microblog_domain::{Invalid, Partition};
+use microblog_domain::Invalid;
 
 use crate::{address::Address, email::Email, identifier::Identifier, name::Name};
 
 /// A name or an e-mail address. They never overlap: addresses contain an `@`, names do not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Login {
+pub(crate) enum Login {
     /// An account's name.
     Name(Name),
     /// An account's address. Requests have e-mail addresses only.
@@ -15,31 +15,18 @@ pub enum Login {
 
 impl Login {
     /// Parses a request field.
-    pub fn parse(field: &str, text: &str) -> Result<Self, Invalid> {
+    pub(crate) fn parse(field: &str, text: &str) -> Result<Self, Invalid> {
         match text.contains('@') {
             true => Email::parse(field, text).map(|email| Self::Address(email.into())),
             false => Name::parse(field, text).map(Self::Name),
         }
     }
 
-    /// Returns the unique form: the name or address in lower case.
-    pub fn unique(&self) -> String {
+    /// Returns the identifier.
+    pub(crate) fn identifier(&self) -> Identifier {
         match self {
-            Self::Name(name) => name.unique(),
-            Self::Address(address) => address.unique(),
-        }
-    }
-
-    /// Returns the partition of the claim.
-    pub fn partition(&self) -> Partition {
-        self.claim().partition()
-    }
-
-    /// Returns the identifier to claim.
-    pub const fn claim(&self) -> Identifier<'_> {
-        match self {
-            Self::Name(name) => Identifier::Name(name),
-            Self::Address(address) => Identifier::Address(address),
+            Self::Name(name) => name.into(),
+            Self::Address(address) => address.into(),
         }
     }
 }

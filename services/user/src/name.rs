@@ -2,18 +2,18 @@
 
 use std::fmt;
 
-use microblog_domain::{Invalid, Partition};
+use microblog_domain::Invalid;
 
 /// The maximum length of a name in characters.
 const LENGTH_MAX: usize = 30;
 
 /// An account's name. Unique, ignoring case.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Name(String);
+pub(crate) struct Name(String);
 
 impl Name {
     /// Parses a request field: 1 to 30 of `A-Z`, `a-z`, `0-9` and `_`.
-    pub fn parse(field: &str, text: &str) -> Result<Self, Invalid> {
+    pub(crate) fn parse(field: &str, text: &str) -> Result<Self, Invalid> {
         let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
         if text.is_empty() || text.len() > LENGTH_MAX || !text.bytes().all(allowed) {
             let problem = "must be 1 to 30 of A-Z, a-z, 0-9 and underscore";
@@ -23,18 +23,13 @@ impl Name {
     }
 
     /// Returns the name as registered.
-    pub fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 
     /// Returns the unique form: the name in lower case.
-    pub fn unique(&self) -> String {
+    pub(crate) fn unique(&self) -> String {
         self.0.to_ascii_lowercase()
-    }
-
-    /// Returns the partition of the claim on the name.
-    pub fn partition(&self) -> Partition {
-        Partition::of_text(&self.unique())
     }
 }
 
@@ -55,7 +50,6 @@ mod tests {
         let name = Name::parse("name", "Li_Lei42").unwrap();
         assert_eq!(name.as_str(), "Li_Lei42");
         assert_eq!(name.unique(), "li_lei42");
-        assert_eq!(name.partition(), Name::parse("name", "LI_LEI42").unwrap().partition());
     }
 
     #[test]

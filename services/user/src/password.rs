@@ -13,7 +13,8 @@ use unicode_normalization::UnicodeNormalization as _;
 
 const CHARACTERS_MIN: usize = 8;
 const CHARACTERS_MAX: usize = 128;
-// Checked before normalisation, to bound its cost.
+// Checked before normalisation, to bound its cost. The longest password has far fewer: a code point
+// in NFC stands for at most four others.
 const BYTES_MAX: usize = 4096;
 
 // Queued calls per concurrent hash: less than a second's work. At the default concurrency of two,
@@ -23,28 +24,28 @@ const QUEUED_PER_PERMIT: usize = 16;
 /// A password, normalised to NFC, so that it does not depend on the keyboard. Not trimmed;
 /// case-sensitive.
 #[derive(Clone)]
-pub struct Password(String);
+pub(crate) struct Password(String);
 
 impl Password {
-    /// Parses a new password: 8 to 128 characters (Unicode code points after NFC), without control
-    /// characters.
-    pub fn parse_new(field: &str, text: &str) -> Result<Self, Invalid> {
+    /// Parses a new password: 8 to 128 characters (Unicode code points in NFC), up to 4,096 bytes,
+    /// without control characters.
+    pub(crate) fn parse_new(field: &str, text: &str) -> Result<Self, Invalid> {
         Self::parse(field, text, CHARACTERS_MIN)
     }
 
     /// Parses a password to compare: 1 to 128 characters.
-    pub fn parse_given(field: &str, text: &str) -> Result<Self, Invalid> {
+    pub(crate) fn parse_given(field: &str, text: &str) -> Result<Self, Invalid> {
         Self::parse(field, text, 1)
     }
 
     fn parse(field: &str, text: &str, min: usize) -> Result<Self, Invalid> {
-        let problem = || format!("must have {min} to {CHARACTERS_MAX} characters");
         if text.len() > BYTES_MAX {
-            return Err(Invalid::new(field, problem()));
+            return Err(Invalid::new(field, format!("must have at most {BYTES_MAX} bytes")));
         }
         let text: String = text.nfc().collect();
         if !(min..=CHARACTERS_MAX).contains(&text.chars().count()) {
-            return Err(Invalid::new(field, problem()));
+            let limits = format!("{min} to {CHARACTERS_MAX} characters (Unicode code points)");
+            return Err(Invalid::new(field, format!("must have {limits}")));
         }
         if text.chars().any(char::is_control) {
             return Err(Invalid::new(field, "must not contain control characters"));
@@ -61,21 +62,21 @@ impl fmt::Debug for Password {
 
 /// The hash of a password in PHC form; empty for an account without a password.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Hash(String);
+pub(crate) struct Hash(String);
 
 impl Hash {
     /// Returns the hash that matches no password.
-    pub const fn none() -> Self {
+    pub(crate) const fn none() -> Self {
         Self(String::new())
     }
 
     /// Returns a stored hash.
-    pub const fn stored(text: String) -> Self {
+    pub(crate) const fn stored(text: String) -> Self {
         Self(text)
     }
 
     /// Returns the hash to store.
-    pub fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 }
@@ -107,14 +108,14 @@ pub enum HashError {
 /// 20 to 45 ms and 19 MiB, and other calls need the CPU. Further calls wait in a bounded queue, or
 /// leave it if they are canceled. All others are rejected.
 #[derive(Clone)]
-pub struct Hasher {
+pub(crate) struct Hasher {
     permits: Arc<Semaphore>,
     queue_slots: Arc<Semaphore>,
 }
 
 /// A permit to hash. It is released when it is dropped and its work is done.
 #[derive(Clone, Debug)]
-pub struct Permit {
+pub(crate) struct Permit {
     _permit: Arc<OwnedSemaphorePermit>,
 }
 
@@ -124,7 +125,7 @@ static DECOY: OnceLock<String> = OnceLock::new();
 impl Hasher {
     /// Returns the process's hasher, which its worker threads share. The first call sets the
     /// concurrency.
-    pub fn of_process(at_once: usize) -> Self {
+    pub(crate) fn of_process(at_once: usize) -> Self {
         static SHARED: OnceLock<Hasher> = OnceLock::new();
         let hasher = || Self {
             permits: Arc::new(Semaphore::new(at_once)),
@@ -134,7 +135,7 @@ impl Hasher {
     }
 
     /// Waits for a permit. Fails with [`HashError::QueueFull`] if the queue is full.
-    pub async fn permit(&self) -> Result<Permit, HashError> {
+    pub(crate) async fn permit(&self) -> Result<Permit, HashError> {
         let _slot = self.queue_slots.try_acquire().map_err(|_| HashError::QueueFull)?;
         self.acquire().await
     }
@@ -142,7 +143,7 @@ impl Hasher {
     /// Computes the decoy hash in advance, so that the first check of an unknown account takes no
     /// longer than others. Takes one hash. Ignores the queue limit, since each worker thread calls
     /// it at its start.
-    pub async fn warm_up(&self) -> Result<(), HashError> {
+    pub(crate) async fn warm_up(&self) -> Result<(), HashError> {
         self.acquire().await?.run(|| decoy().map(drop)).await
     }
 
@@ -154,13 +155,13 @@ impl Hasher {
 
 impl Permit {
     /// Hashes a password with a random salt.
-    pub async fn hash(&self, password: Password) -> Result<Hash, HashError> {
+    pub(crate) async fn hash(&self, password: Password) -> Result<Hash, HashError> {
         self.run(move || hash(&password.0)).await.map(Hash)
     }
 
     /// Returns whether a password matches a hash. Without a hash, or with an empty one, does the
     /// same work and returns false.
-    pub async fn verify(
+    pub(crate) async fn verify(
         &self,
         password: &Password,
         hash: Option<&Hash>,
@@ -234,6 +235,19 @@ mod tests {
             assert!(Password::parse_new("password", text).is_ok(), "{text:?}");
         }
         assert!(Password::parse_given("password", "1").is_ok());
+    }
+
+    #[test]
+    fn the_exceeded_limit_of_a_password_is_named() {
+        let problem = |text: &str| Password::parse_new("password", text).unwrap_err().problem;
+        let characters = "must have 8 to 128 characters (Unicode code points)";
+        for text in ["1234567", &"x".repeat(129), &"x".repeat(4_096)] {
+            assert_eq!(problem(text), characters);
+        }
+        assert_eq!(problem(&"x".repeat(4_097)), "must have at most 4096 bytes");
+        // The most bytes that 128 characters can have before normalisation.
+        let longest = "\u{3b1}\u{313}\u{300}\u{345}".repeat(128);
+        assert!(Password::parse_new("password", &longest).is_ok());
     }
 
     #[test]

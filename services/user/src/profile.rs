@@ -1,14 +1,10 @@
 //! Domain types of accounts, and the validation of profile fields. Pure.
 
-use std::fmt;
-
 use microblog_domain::{
     Invalid, UserId,
     text::{self, Lines},
 };
 use url::Url;
-
-use crate::{address::Address, name::Name, password::Hash};
 
 const DISPLAY_NAME_MAX: usize = 50;
 const BIO_MAX: usize = 160;
@@ -17,137 +13,36 @@ const AVATAR_URL_BYTES_MAX: usize = 500;
 
 /// The public part of an account.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct User {
+pub(crate) struct User {
     /// The account id.
-    pub id: UserId,
+    pub(crate) id: UserId,
     /// The unique name, as registered.
-    pub name: String,
+    pub(crate) name: String,
     /// The display name; may be empty.
-    pub display_name: String,
+    pub(crate) display_name: String,
     /// The biography; may be empty.
-    pub bio: String,
+    pub(crate) bio: String,
     /// The URL of a picture; may be empty.
-    pub avatar_url: String,
+    pub(crate) avatar_url: String,
     /// The location; may be empty.
-    pub location: String,
-}
-
-/// The state of a stored profile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// An account.
-    Active,
-    /// A running registration.
-    Pending,
-    /// A deleted account. Its claim on its address is stale.
-    Deleted,
-    /// An aborted registration. Its claims are stale.
-    Aborted,
-}
-
-/// An account with its private part.
-#[derive(Clone)]
-pub struct Record {
-    /// The state.
-    pub state: State,
-    /// The public part.
-    pub user: User,
-    /// The address, as stored.
-    pub address: String,
-    /// The password hash.
-    pub password: Hash,
-    /// The id of the request that registered it (idempotency key).
-    pub request: String,
+    pub(crate) location: String,
 }
 
 impl User {
-    /// Returns whether this is the account's name.
-    pub fn has_name(&self, name: &Name) -> bool {
-        self.name.eq_ignore_ascii_case(name.as_str())
-    }
-}
-
-impl Record {
-    /// Returns whether this is the name of the account or registration.
-    pub fn has_name(&self, name: &Name) -> bool {
-        self.user.has_name(name)
-    }
-
-    /// Returns whether this is the address of the account or registration.
-    pub fn has_address(&self, address: &Address) -> bool {
-        self.address().is_some_and(|own| own.unique() == address.unique())
-    }
-
-    /// Returns the address; `None` if it is damaged.
-    pub fn address(&self) -> Option<Address> {
-        Address::stored(&self.address)
-    }
-
-    /// Returns its claims; `None` if they are damaged.
-    pub fn claims(&self) -> Option<Registration> {
-        Registration::of(self.user.id, &self.user.name, &self.address)
-    }
-}
-
-impl fmt::Debug for Record {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Record")
-            .field("state", &self.state)
-            .field("id", &self.user.id)
-            .finish_non_exhaustive()
-    }
-}
-
-/// A new account before its registration.
-#[derive(Clone, Debug)]
-pub struct Draft {
-    /// The name to claim.
-    pub name: Name,
-    /// The address to claim.
-    pub address: Address,
-    /// The password hash.
-    pub password: Hash,
-    /// The display name; may be empty.
-    pub display_name: String,
-    /// The id of the request (idempotency key).
-    pub request: String,
-}
-
-impl Draft {
-    /// Returns the public part of the new account.
-    pub(crate) fn into_user(self, id: UserId) -> User {
-        User {
-            id,
-            name: self.name.as_str().to_owned(),
-            display_name: self.display_name,
-            bio: String::new(),
-            avatar_url: String::new(),
-            location: String::new(),
-        }
-    }
-}
-
-/// The claims of a registration, or of a deleted account.
-#[derive(Clone, Debug)]
-pub struct Registration {
-    /// The account id.
-    pub id: UserId,
-    /// The name.
-    pub name: Name,
-    /// The address.
-    pub address: Address,
-}
-
-impl Registration {
-    /// Returns the claims from stored texts; `None` if they are damaged.
-    pub fn of(id: UserId, name: &str, address: &str) -> Option<Self> {
-        Some(Self { id, name: Name::parse("name", name).ok()?, address: Address::stored(address)? })
+    /// Replaces a field.
+    pub(crate) fn set(&mut self, field: ProfileField, text: String) {
+        *match field {
+            ProfileField::DisplayName => &mut self.display_name,
+            ProfileField::Bio => &mut self.bio,
+            ProfileField::AvatarUrl => &mut self.avatar_url,
+            ProfileField::Location => &mut self.location,
+        } = text;
     }
 }
 
 /// A profile field that its owner may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProfileField {
+pub(crate) enum ProfileField {
     /// The display name, up to 50 characters.
     DisplayName,
     /// The biography, up to 160 characters on any number of lines.
@@ -160,7 +55,7 @@ pub enum ProfileField {
 
 impl ProfileField {
     /// Parses a request field; an empty text clears the profile field.
-    pub fn parse(self, field: &str, text: &str) -> Result<String, Invalid> {
+    pub(crate) fn parse(self, field: &str, text: &str) -> Result<String, Invalid> {
         match self {
             Self::DisplayName => text::clean(field, text, DISPLAY_NAME_MAX, Lines::One),
             Self::Bio => text::clean(field, text, BIO_MAX, Lines::Many),
@@ -247,12 +142,22 @@ mod tests {
         assert!(ProfileField::DisplayName.parse("name", "two\nlines").is_err());
     }
 
+    #[test]
+    fn names_and_locations_show_something_and_an_invisible_bio_is_empty() {
+        for field in [ProfileField::DisplayName, ProfileField::Location] {
+            for text in ["\u{2800}", "\u{ffa0}", "a\u{2060}b", "\u{fe0f}", "\u{301}"] {
+                assert!(field.parse("field", text).is_err(), "{text:?}");
+            }
+        }
+        assert_eq!(ProfileField::Bio.parse("bio", "\u{2800}\u{ffa0}").unwrap(), "");
+    }
+
     proptest! {
         #[test]
         fn any_text_is_parsed_without_a_panic(text in ".*") {
             for field in [ProfileField::DisplayName, ProfileField::Bio, ProfileField::AvatarUrl, ProfileField::Location] {
                 if let Ok(parsed) = field.parse("field", &text) {
-                    prop_assert!(parsed.len() <= 160 * 16);
+                    prop_assert!(parsed.len() <= 160 * 35);
                 }
             }
         }

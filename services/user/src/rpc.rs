@@ -6,14 +6,16 @@ use futures::{
     StreamExt as _, TryStreamExt as _,
     stream::{self, BoxStream},
 };
-use microblog_domain::{BATCH_MAX, PageSize, Partition, UserId};
+use microblog_domain::{BATCH_MAX, PageSize, UserId};
 use microblog_proto::user::{self as pb, user_service_server::UserService};
-use microblog_record::{RecordedChanges, Recorder, no_change_feed, restore, stream_changes};
+use microblog_record::stream_changes;
+use microblog_storage::changes::FeedChanges;
+use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 
 use crate::{
-    accounts::Accounts, error::Error, external_accounts::Ensured, name::Name,
-    record::AccountTables, verify::Report, wire,
+    accounts::Accounts, changes::AccountChanges, error::Error, external_accounts::Ensured,
+    name::Name, verify, wire,
 };
 
 type RpcResult<T> = Result<Response<T>, Status>;
@@ -21,15 +23,13 @@ type RpcResult<T> = Result<Response<T>, Status>;
 /// The handlers of `UserService`.
 pub(crate) struct Rpc {
     accounts: Accounts,
-    recorder: Option<Arc<Recorder<AccountTables>>>,
+    /// One check at a time: its statements take long.
+    checks: Arc<Semaphore>,
 }
 
 impl Rpc {
-    pub(crate) const fn new(
-        accounts: Accounts,
-        recorder: Option<Arc<Recorder<AccountTables>>>,
-    ) -> Self {
-        Self { accounts, recorder }
+    pub(crate) fn new(accounts: Accounts) -> Self {
+        Self { accounts, checks: Arc::new(Semaphore::new(1)) }
     }
 }
 
@@ -212,40 +212,16 @@ impl UserService for Rpc {
     }
 
     type VerifyStream = BoxStream<'static, Result<pb::VerifyResponse, Status>>;
-
-    async fn verify(&self, request: Request<pb::VerifyRequest>) -> RpcResult<Self::VerifyStream> {
-        let pb::VerifyRequest { repair } = request.into_inner();
-        let accounts = self.accounts.clone();
-        // The clocks first, since repairs may issue ids.
-        let clocks = match repair {
-            true => Some(accounts.repair_clocks().await?),
-            false => None,
-        };
-        let clocks = clocks.map(|repairs| Ok(Report { repairs, ..Report::default() }));
-        let reports = stream::iter(Partition::all()).then(move |partition| {
-            let accounts = accounts.clone();
-            async move {
-                match repair {
-                    true => accounts.verify_and_repair(partition).await,
-                    false => accounts.verify(partition).await,
-                }
-            }
-        });
-        let reports =
-            stream::iter(clocks).chain(reports).map_ok(wire::report).map_err(Status::from);
-        Ok(Response::new(reports.boxed()))
-    }
-    type RestoreStream = BoxStream<'static, Result<pb::RestoreResponse, Status>>;
     type StreamChangesStream = BoxStream<'static, Result<pb::StreamChangesResponse, Status>>;
 
-    async fn restore(
-        &self,
-        request: Request<pb::RestoreRequest>,
-    ) -> RpcResult<Self::RestoreStream> {
-        let request = request.into_inner();
-        let partitions = restore(self.recorder.clone(), request.source(), request.force).await?;
-        let response = |partition| pb::RestoreResponse { partition: Some(partition) };
-        Ok(Response::new(partitions.map_ok(response).boxed()))
+    async fn verify(&self, _: Request<pb::VerifyRequest>) -> RpcResult<Self::VerifyStream> {
+        let (accounts, checks) = (self.accounts.clone(), self.checks.clone());
+        // The semaphore is never closed.
+        let reports = stream::once(async move { (checks.acquire_owned().await, accounts) });
+        let reports = reports.flat_map(move |(turn, accounts)| {
+            verify::reports(accounts).inspect(move |_| _ = &turn)
+        });
+        Ok(Response::new(reports.map_ok(wire::report).map_err(Status::from).boxed()))
     }
 
     async fn stream_changes(
@@ -253,7 +229,7 @@ impl UserService for Rpc {
         request: Request<pb::StreamChangesRequest>,
     ) -> RpcResult<Self::StreamChangesStream> {
         let query = request.into_inner().query.unwrap_or_default();
-        let changes = self.recorder.clone().map(RecordedChanges).ok_or_else(no_change_feed)?;
+        let changes = FeedChanges::<AccountChanges>::new(self.accounts.tables.clone());
         let pages = stream_changes(changes, query).await?;
         let response = |page| pb::StreamChangesResponse { page: Some(page) };
         Ok(Response::new(pages.map_ok(response).boxed()))

@@ -14,18 +14,33 @@ const TEXT_BYTES: usize = 54;
 
 /// The stored form of a token: its SHA-256. With 256 random bits, a fast hash without salt is
 /// enough.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Fingerprint([u8; 32]);
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Fingerprint([u8; 32]);
+
+/// The first bytes of a fingerprint, which tell the sessions of an account apart.
+pub(crate) type FingerprintStart = [u8; 16];
 
 impl Fingerprint {
-    /// Returns the fingerprint of stored bytes; `None` if their length is wrong.
-    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        bytes.try_into().ok().map(Self)
+    /// The first one, in order.
+    pub(crate) const FIRST: Self = Self([0; 32]);
+    /// The last one.
+    pub(crate) const LAST: Self = Self([u8::MAX; 32]);
+
+    /// Returns a fingerprint from its stored text; `None` if it is malformed.
+    pub(crate) fn stored(text: &str) -> Option<Self> {
+        URL_SAFE_NO_PAD.decode(text).ok()?.try_into().ok().map(Self)
     }
 
-    /// Returns the bytes to store.
-    pub const fn as_bytes(&self) -> &[u8; 32] {
-        &self.0
+    /// Returns the text to store.
+    pub(crate) fn text(&self) -> String {
+        URL_SAFE_NO_PAD.encode(self.0)
+    }
+
+    /// Returns the first bytes.
+    pub(crate) fn start(&self) -> FingerprintStart {
+        let mut start = FingerprintStart::default();
+        start.copy_from_slice(&self.0[..size_of::<FingerprintStart>()]);
+        start
     }
 }
 
@@ -37,7 +52,7 @@ impl fmt::Debug for Fingerprint {
 
 /// A session token: the base64url text of the account's id (8 bytes, big-endian) and 32 random
 /// bytes. The id tells the partition of the session; the hash covers it too.
-pub struct Token {
+pub(crate) struct Token {
     user: UserId,
     bytes: [u8; BYTES],
 }
@@ -49,7 +64,7 @@ pub struct RngError(#[source] rand::rngs::SysError);
 
 impl Token {
     /// Generates a token for an account.
-    pub fn issue(user: UserId) -> Result<Self, RngError> {
+    pub(crate) fn issue(user: UserId) -> Result<Self, RngError> {
         let mut bytes = [0; BYTES];
         let (id, secret) = bytes.split_at_mut(8);
         id.copy_from_slice(&user.get().to_be_bytes());
@@ -58,7 +73,7 @@ impl Token {
     }
 
     /// Parses a token; `None` if the text is not one.
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         if text.len() != TEXT_BYTES {
             return None;
         }
@@ -68,17 +83,17 @@ impl Token {
     }
 
     /// Returns the account of the session, if there is one.
-    pub const fn user(&self) -> UserId {
+    pub(crate) const fn user(&self) -> UserId {
         self.user
     }
 
     /// Returns the stored form.
-    pub fn fingerprint(&self) -> Fingerprint {
+    pub(crate) fn fingerprint(&self) -> Fingerprint {
         Fingerprint(Sha256::digest(self.bytes).into())
     }
 
     /// Returns the text for the client.
-    pub fn reveal(&self) -> String {
+    pub(crate) fn reveal(&self) -> String {
         URL_SAFE_NO_PAD.encode(self.bytes)
     }
 }

@@ -17,9 +17,10 @@ use crate::{
     login::Login,
     name::Name,
     password::Password,
-    profile::{ProfileField, Record, User},
+    profile::{ProfileField, User},
     registration::RegistrationRequest,
     sessions::Session,
+    steps::AccountRow,
     verify::Report,
 };
 
@@ -175,15 +176,15 @@ pub(crate) fn user(user: User) -> pb::User {
 }
 
 /// Encodes an account with its private part.
-pub(crate) fn account(record: Record) -> pb::Account {
-    let (email, external) = match record.address() {
-        Some(Address::External(external)) => {
+pub(crate) fn account(account: AccountRow) -> pb::Account {
+    let (email, external) = match account.address {
+        Address::External(external) => {
             let (issuer, external_id) = (external.issuer().to_owned(), external.id().to_owned());
             (String::new(), Some(pb::ExternalId { issuer, external_id }))
         }
-        Some(Address::Email(_)) | None => (record.address, None),
+        Address::Email(email) => (email.as_str().to_owned(), None),
     };
-    pb::Account { user: Some(user(record.user)), email, external }
+    pb::Account { user: Some(user(account.user)), email, external }
 }
 
 /// Encodes the account of a name.
@@ -214,7 +215,6 @@ pub(crate) fn report(report: Report) -> pb::VerifyResponse {
     pb::VerifyResponse {
         users_checked: report.checked,
         violations: report.violations.into_vec(),
-        repaired: report.repairs.into_vec(),
         pending: report.pending.into_vec(),
     }
 }

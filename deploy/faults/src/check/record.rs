@@ -1,4 +1,4 @@
-//! The record in PostgreSQL, in the form of lines, beside what the gateway shows.
+//! What PostgreSQL has, in the form of lines, beside what the gateway shows.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::read_back::World;
 /// Everything that has not ended. Entries of accounts that are lost, or of posts, are not listed by
 /// the gateway.
 const RECORD: &str = "
-    WITH accounts AS (SELECT account FROM \"user\".accounts),
+    WITH accounts AS (SELECT id AS account FROM \"user\".accounts),
          posts AS (SELECT * FROM post.posts
                    WHERE deleted = 0 AND author IN (SELECT account FROM accounts)),
          edges AS (SELECT 'follow' AS kind, source, target FROM relation.follows

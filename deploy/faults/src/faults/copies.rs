@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use super::{one_and_separate, redis_loss::lose_and_restore};
 use crate::{
     clock,
-    model::of_graph,
+    model::of_databases,
     trial::{Bite, Fault, Trial},
 };
 
@@ -22,9 +22,9 @@ pub(super) fn all() -> Vec<Fault> {
         ),
         Fault::new(
             "database-old-copy",
-            "a copy of the database of earlier is put back; once it is written anew, all \
+            "a copy of the database of earlier is put back; once posts are written anew, all \
              data of Redis are lost; `microblog restore`",
-            "the copy is older; STORES_MISMATCHED; the changes of the follow graph since are lost",
+            "the copy is older; STORES_MISMATCHED; changes of accounts and follows since are lost",
             one_and_separate(),
             |trial| Box::pin(old_database(trial)),
         ),
@@ -48,15 +48,15 @@ async fn old_redis(trial: &mut Trial) -> Result<Bite> {
     Ok(Bite::seen_if(found > 0, seen))
 }
 
-/// The database is replaced by an older copy. That of accounts and posts is written anew from Redis, which
-/// can then be restored from it. The follow graph is what the copy has.
+/// The database is replaced by an older copy. Posts are written anew from Redis, which can then be restored
+/// from it. Accounts and the follow graph are what the copy has.
 async fn old_database(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
     let copied = clock::now();
     let copy = trial.system.copy_database().await?;
     trial.meanwhile().await;
     let is_older = trial.system.put_back_database(&copy).await?;
-    trial.permit_loss(of_graph(copied), clock::now());
+    trial.permit_loss(of_databases(copied), clock::now());
     ensure!(is_older, "the copy of the database has all that the database had");
     trial.after().await;
     trial.system.wait_until_recorded().await?;

@@ -6,12 +6,13 @@ use microblog_testkit::PostgresServer;
 use super::{redis_loss::lose_and_restore, repeatedly, separate};
 use crate::{
     clock,
-    model::of_graph,
+    model::of_databases,
     system::{Database, Equipment, Level, Setup, StoreKind, recorded_versions},
     trial::{Bite, Fault, Trial},
 };
 
-/// How calls fail without the database: those that also write to Redis, and those of the follow graph.
+/// How calls fail without the database: those of posts, which also write to Redis, and those of accounts
+/// and the follow graph.
 const FAILURES: [&str; 2] = ["NOT_RECORDED", "STORE_UNAVAILABLE"];
 
 /// Calls that fail meanwhile. Callers repeat a change, so that most of them wait in the end.
@@ -53,7 +54,7 @@ pub(super) fn all() -> Vec<Fault> {
             "database-failover",
             "PostgreSQL is killed, and a standby without the last transactions takes over; later, all \
              data of Redis are lost; `microblog restore`",
-            "the standby is behind; STORES_MISMATCHED; changes of the follow graph are lost",
+            "the standby is behind; STORES_MISMATCHED; changes of accounts and follows are lost",
             vec![Setup::separate(StoreKind::Single, Level::Recorded).with(Equipment::Standby)],
             |trial| Box::pin(failed_over(trial)),
         ),
@@ -110,8 +111,8 @@ fn set_read_only(trial: &Trial, is_read_only: bool) -> Result<()> {
     Ok(())
 }
 
-/// A standby that has stopped to replicate becomes the primary. Accounts and posts are brought up to date
-/// from Redis, which can then be restored from it. The follow graph lacks what the standby lacks.
+/// A standby that has stopped to replicate becomes the primary. Posts are brought up to date from Redis,
+/// which can then be restored from it. Accounts and the follow graph lack what the standby lacks.
 async fn failed_over(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
     let Database::WithStandby(pair) = &trial.system.database else { bail!("there is no standby") };
@@ -122,7 +123,7 @@ async fn failed_over(trial: &mut Trial) -> Result<Bite> {
     let (ahead, behind) = (recorded_versions(&pair.primary), recorded_versions(&pair.standby));
     let lacking = ahead.iter().filter(|&(at, version)| behind.get(at) < Some(version)).count();
     pair.fail_over().await;
-    trial.permit_loss(of_graph(since), clock::now());
+    trial.permit_loss(of_databases(since), clock::now());
     trial.after().await;
     trial.system.wait_until_recorded().await?;
     let seen = lose_and_restore(trial).await?.text();

@@ -18,7 +18,6 @@ const FAILED: usize = 20;
 
 /// A user that is neither the replica's nor the Sentinels'.
 const OPERATOR: &str = "operator";
-const SCHEMAS: [&str; 2] = ["\"user\"", "post"];
 
 /// Returns these faults.
 pub(super) fn all() -> Vec<Fault> {
@@ -62,7 +61,7 @@ pub(super) fn all() -> Vec<Fault> {
         ),
         Fault::new(
             "failover-before-trim",
-            "as failover-recorded, while the services may not trim journals",
+            "as failover-recorded, while post may not trim journals",
             "a failover; RECOVERING; rejected XTRIM",
             vec![Setup::separate(StoreKind::Sentinel, Level::Recorded)],
             |trial| Box::pin(before_trim(trial)),
@@ -93,7 +92,7 @@ async fn unrecorded(trial: &mut Trial) -> Result<Bite> {
     trial.permit_loss(since, clock::now());
     database(trial)?.resume();
     trial.after().await;
-    // Of some edges, one side is lost.
+    // Of some reposts, one side is lost.
     trial.load.stop().await?;
     trial.system.repair().await?;
     Ok(Bite::Seen("a failover".to_owned()))
@@ -123,8 +122,7 @@ async fn recorded(trial: &mut Trial) -> Result<Bite> {
 async fn before_commit(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
     let since = trial.load.shared.log.len();
-    let tables = SCHEMAS.map(|schema| format!("{schema}.journal_positions"));
-    let locks = database(trial)?.lock_tables(&tables).await;
+    let locks = database(trial)?.lock_tables(&["post.journal_positions".to_owned()]).await;
     cut(trial).await?;
     trial.load.failures(&["NOT_RECORDED"], FAILED, since).await;
     fail_over(trial).await?;
@@ -135,11 +133,9 @@ async fn before_commit(trial: &mut Trial) -> Result<Bite> {
 /// The recorder has committed, and cannot trim the journals.
 async fn before_trim(trial: &mut Trial) -> Result<Bite> {
     let (primary, _) = trial.system.redis.pair()?;
-    for user in ["user", "post"] {
-        let mut rule = cmd("ACL");
-        rule.arg("SETUSER").arg(user).arg("-xtrim");
-        rule.exec_async(&mut primary.admin().await).await?;
-    }
+    let mut rule = cmd("ACL");
+    rule.arg("SETUSER").arg("post").arg("-xtrim");
+    rule.exec_async(&mut primary.admin().await).await?;
     eventually("XTRIM is rejected", PATIENCE, async || {
         let statistics =
             cmd("INFO").arg("commandstats").query_async(&mut primary.admin().await).await;
@@ -183,7 +179,7 @@ async fn isolated(trial: &mut Trial) -> Result<Bite> {
     end(trial, since, &[reason]).await
 }
 
-/// Returns the partitions of the primary that fails over, each with a time.
+/// Returns the partitions of posts of the primary that fails over, each with a time.
 async fn partitions(trial: &Trial, time: Millis) -> Result<BTreeMap<Partition, Millis>> {
     let (primary, _) = trial.system.redis.pair()?;
     let mut connection = primary.admin().await;
@@ -192,8 +188,7 @@ async fn partitions(trial: &Trial, time: Millis) -> Result<BTreeMap<Partition, M
         // In a cluster, other servers have the slots of others.
         let key = format!("{{{number}}}");
         if cmd("EXISTS").arg(key).exec_async(&mut connection).await.is_ok() {
-            let of = |service: &str| ((service.to_owned(), number), time);
-            own.extend(["user", "post"].map(of));
+            own.insert(("post".to_owned(), number), time);
         }
     }
     Ok(own)

@@ -23,8 +23,8 @@ const CALLS: [(&str, &str); 10] = [
     ("notice", "relation"),
     ("notice", "post"),
 ];
-/// More follows than were under way when the connection was cut.
-const FOLLOWS_MEANWHILE: usize = 2 * CLIENTS;
+/// More calls than were under way when the connection was cut.
+const MEANWHILE: usize = 2 * CLIENTS;
 const SERVICES: [&str; 5] = ["user", "relation", "post", "timeline", "notice"];
 
 /// Returns the faults between servers.
@@ -67,7 +67,7 @@ fn fault(
     Fault::new(
         name,
         injected,
-        "failed or slow calls, or work that waits; of relation without Redis, follows that are done",
+        "failed or slow calls, or work that waits; of user or relation without Redis, calls that are done",
         separate(),
         move |trial| Box::pin(impaired(trial, caller, callee, passage)),
     )
@@ -95,10 +95,12 @@ async fn impaired(
     let waiting = match (caller, callee) {
         (Some("post"), "timeline") => Some(waiting::deliveries(trial).await),
         (Some("timeline"), "relation") => Some(waiting::jobs(trial).await),
-        // The database answers.
-        (Some("relation"), "redis") => {
-            trial.load.follows(FOLLOWS_MEANWHILE, since).await;
-            Some(format!("{} follows meanwhile", trial.load.shared.log.follows(since)))
+        // The database answers. Each call needs user, for its session.
+        (Some(service @ ("user" | "relation")), "redis") => {
+            let (what, call) =
+                if service == "user" { ("calls", "") } else { ("follows", "Follow(") };
+            trial.load.done(call, MEANWHILE, since).await;
+            Some(format!("{} {what} meanwhile", trial.load.shared.log.done(call, since)))
         }
         (Some("notice"), "redis") => Some(waiting::notices(trial, "post").await),
         (Some("notice"), service) => Some(waiting::notices(trial, service).await),

@@ -34,6 +34,8 @@ const ACCOUNTS: usize = 4;
 const ACCOUNTS_MAX: usize = 8;
 const TIMEOUT: Duration = Duration::from_secs(8);
 const OVERLOADED_PAUSE: Duration = Duration::from_millis(200);
+/// After a failover of Redis, an older state may be read for 15 s, without the newest sessions.
+const SESSION_KNOWN_MS: clock::Millis = 20_000;
 /// An attempt with an unknown outcome may still run. Another change of the same subject must not
 /// overtake it, so the next attempt comes after it has ended.
 const REPEAT_PAUSE: Duration = Duration::from_millis(WRITE_BUDGET_MS + 500);
@@ -42,7 +44,13 @@ const REPEAT_PAUSE: Duration = Duration::from_millis(WRITE_BUDGET_MS + 500);
 struct Account {
     id: u64,
     name: String,
-    token: Option<String>,
+    session: Option<Session>,
+}
+
+/// A session, which nobody ends.
+struct Session {
+    token: String,
+    since: clock::Millis,
 }
 
 /// A client.
@@ -109,9 +117,9 @@ impl Client {
     /// Reads the home timeline of an account, so that a later post is pushed into it. The check after
     /// the fault reads what is there then.
     async fn view_home(&mut self, actor: usize) {
-        let Account { id, token: Some(token), .. } = &self.accounts[actor] else { return };
+        let Account { id, session: Some(session), .. } = &self.accounts[actor] else { return };
         let (id, began) = (*id, clock::now());
-        let Ok(request) = as_viewer(token, ViewHomeRequest::default()) else { return };
+        let Ok(request) = as_viewer(&session.token, ViewHomeRequest::default()) else { return };
         let answer = answered(self.gateway.view_home(request)).await;
         // Any answer will do.
         let _ = self.log(id, "ViewHome".to_owned(), began, answer.as_ref().err());
@@ -120,7 +128,7 @@ impl Client {
     async fn register(&mut self) -> Result<()> {
         let name = self.unique("user").replace('-', "_");
         // A new account has no id yet.
-        self.accounts.push(Account { id: 0, name: name.clone(), token: None });
+        self.accounts.push(Account { id: 0, name: name.clone(), session: None });
         let actor = self.accounts.len() - 1;
         match self.perform(actor, Act::Register { name }).await? {
             Some(id) => self.accounts[actor].id = id,
@@ -247,7 +255,7 @@ impl Client {
                     }
                     return Ok(Some(id));
                 }
-                Err(Failure::Unauthenticated) => self.accounts[actor].token = None,
+                Err(Failure::Unauthenticated) => self.lose_session(actor),
                 Err(Failure::Overloaded) => sleep(OVERLOADED_PAUSE).await,
                 Err(Failure::Unknown) => {
                     was_unknown = true;
@@ -305,22 +313,34 @@ impl Client {
         if matches!(act, Act::Register { .. }) {
             return Ok(Some(metadata));
         }
-        while self.accounts[actor].token.is_none() {
+        while self.accounts[actor].session.is_none() {
             let account = &self.accounts[actor];
             let login = format!("{}@example.org", account.name);
             let request = LoginRequest { login, password: PASSWORD.to_owned() };
             let (began, id) = (clock::now(), account.id);
             let answer = self.gateway.login(remote::request(request, TIMEOUT)).await;
             match self.log(id, "Login".to_owned(), began, answer.as_ref().err()) {
-                Ok(()) => self.accounts[actor].token = Some(answer?.into_inner().token),
+                Ok(()) => {
+                    let (token, since) = (answer?.into_inner().token, clock::now());
+                    self.accounts[actor].session = Some(Session { token, since });
+                }
                 Err(Failure::Rejected(_) | Failure::Unauthenticated) => return Ok(None),
                 Err(Failure::Overloaded | Failure::Unknown) => sleep(OVERLOADED_PAUSE).await,
             }
         }
-        let token = self.accounts[actor].token.as_deref().unwrap_or_default();
+        let session = self.accounts[actor].session.as_ref();
+        let token = session.map_or("", |session| &session.token);
         let bearer = format!("Bearer {token}").parse().context("the token is not ASCII")?;
         metadata.insert("authorization", bearer);
         Ok(Some(metadata))
+    }
+
+    /// Forgets a session that was refused. Of one that is older than what may be read, it is an error.
+    fn lose_session(&mut self, actor: usize) {
+        let (account, now) = (&mut self.accounts[actor], clock::now());
+        if account.session.take().is_some_and(|session| session.since + SESSION_KNOWN_MS < now) {
+            self.shared.model.borrow_mut().refuse_session(now, account.id);
+        }
     }
 
     async fn attempt(

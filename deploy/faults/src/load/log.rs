@@ -61,10 +61,10 @@ impl Log {
         entries[since..].iter().filter(|it| matches!(it.outcome, Outcome::Unknown(_))).count()
     }
 
-    /// Returns how many follows were done, from an entry on.
-    pub(crate) fn follows(&self, since: usize) -> usize {
-        let is_follow = |it: &&Entry| it.outcome == Outcome::Done && it.call.starts_with("Follow(");
-        self.0.borrow()[since..].iter().filter(is_follow).count()
+    /// Returns how many calls that begin with a text were done, from an entry on.
+    pub(crate) fn done(&self, call: &str, since: usize) -> usize {
+        let is_done = |it: &&Entry| it.outcome == Outcome::Done && it.call.starts_with(call);
+        self.0.borrow()[since..].iter().filter(is_done).count()
     }
 
     /// Returns how many calls took longer, from an entry on.

@@ -10,7 +10,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{Certificates, System, database::RECORDED};
+use super::{Certificates, System};
 use crate::{
     clock::{self, Millis},
     model::{PARTITIONS, Partition},
@@ -21,11 +21,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// A violation may be a step that a sweeper has yet to complete.
 const SETTLED: Duration = Duration::from_secs(60);
 
-/// Longer than a busy machine takes to fill the databases.
+/// Longer than a busy machine takes to fill the database.
 const FILLED: Duration = Duration::from_secs(240);
-
-/// The partitions of all services with a database.
-const RECORDED_PARTITIONS: usize = RECORDED.len() * PARTITIONS as usize;
 
 /// The time of the last recorded change of each partition.
 pub(crate) type RecordedAt = BTreeMap<Partition, Millis>;
@@ -52,8 +49,8 @@ impl System {
         Ok(())
     }
 
-    /// Restores Redis from the databases. Repeats a restore that a busy database has ended, as its error
-    /// says.
+    /// Restores the posts of Redis from the database. Repeats a restore that a busy database has ended, as
+    /// its error says.
     pub(crate) async fn restore(&self) -> Result<RecordedAt> {
         let (deadline, mut restored_at) = (Instant::now() + SETTLED, RecordedAt::new());
         loop {
@@ -64,7 +61,7 @@ impl System {
                 restored_at.entry(partition).or_insert(at);
             }
             if success {
-                let is_complete = restored_at.len() == RECORDED_PARTITIONS;
+                let is_complete = restored_at.len() == PARTITIONS as usize;
                 ensure!(is_complete, "microblog restore does not name all partitions:\n{text}");
                 return Ok(restored_at);
             }
@@ -73,17 +70,17 @@ impl System {
         }
     }
 
-    /// Waits until the databases have all partitions. Before that, there is nothing to restore.
+    /// Waits until the database has all partitions of posts. Before that, there is nothing to restore.
     pub(crate) async fn wait_until_filled(&self) {
-        eventually("the databases are filled", FILLED, async || match self.database.server() {
-            Some(postgres) => recorded_versions(postgres).len() == RECORDED_PARTITIONS,
+        eventually("the database is filled", FILLED, async || match self.database.server() {
+            Some(postgres) => recorded_versions(postgres).len() == PARTITIONS as usize,
             // Only the services can read SQLite's files.
             None => self.restore().await.is_ok(),
         })
         .await;
     }
 
-    /// Waits until the database has the changes that Redis has now.
+    /// Waits until the database has the changes of posts that Redis has now.
     pub(crate) async fn wait_until_recorded(&self) -> Result<()> {
         let Some(postgres) = self.database.server() else {
             // A restore of what has lost nothing records what the journals have.
@@ -138,7 +135,7 @@ impl System {
     }
 }
 
-/// Parses a line such as `user 7 restored: recorded up to 1-5, 2026-11-24T11:00:00.123Z`.
+/// Parses a line such as `post 7 restored: recorded up to 1-5, 2026-11-24T11:00:00.123Z`.
 fn recorded_at(line: &str) -> Result<(Partition, Millis)> {
     let parse = || {
         let (partition, recorded) = line.split_once(": recorded up to ")?;
@@ -151,16 +148,12 @@ fn recorded_at(line: &str) -> Result<(Partition, Millis)> {
     parse().with_context(|| format!("not a line of microblog restore: {line}"))
 }
 
-/// Returns the recorded version of each partition, by the service and the partition.
+/// Returns the recorded version of each partition of posts.
 pub(crate) fn recorded_versions(postgres: &PostgresServer) -> BTreeMap<Partition, u64> {
-    let select = |service| {
-        format!("SELECT '{service}', partition, version FROM \"{service}\".journal_positions")
-    };
-    let all = RECORDED.map(select);
     let parse = |line: &str| {
-        let mut fields = line.split('|');
-        let at = (fields.next()?.to_owned(), fields.next()?.parse().ok()?);
-        Some((at, fields.next()?.parse().ok()?))
+        let (partition, version) = line.split_once('|')?;
+        Some((("post".to_owned(), partition.parse().ok()?), version.parse().ok()?))
     };
-    postgres.sql(&all.join(" UNION ALL ")).lines().filter_map(parse).collect()
+    let positions = postgres.sql("SELECT partition, version FROM post.journal_positions");
+    positions.lines().filter_map(parse).collect()
 }

@@ -14,9 +14,6 @@ use super::{Equipment, Proxy, Setup, files::Copy};
 /// The services with a database.
 pub(super) const SERVICES: [&str; 3] = ["user", "relation", "post"];
 
-/// Those that record in it what Redis has.
-pub(super) const RECORDED: [&str; 2] = ["user", "post"];
-
 const PASSWORD: &str = "secret";
 
 /// The database behind a system.

@@ -191,7 +191,7 @@ pub(crate) fn erase(directory: &Path) -> Result<()> {
     DATA.iter().try_for_each(|name| files::remove(&directory.join(name)))
 }
 
-/// Parses a key such as `user:{7}:journal`.
+/// Parses a key such as `post:{7}:journal`.
 fn partition(key: &str) -> Result<Partition> {
     let parse = || {
         let (service, rest) = key.split_once(":{")?;

@@ -23,7 +23,8 @@ pub(super) const KINDS: [(&str, &str); 5] = [
     ("comments", "post"),
 ];
 
-/// The kind of which Redis has only what readers read.
+/// The kind of which Redis has only what readers read. It caches accounts, too, which each count: anyone's
+/// page may show them.
 const CACHED: &str = "follows";
 
 /// The assumptions.

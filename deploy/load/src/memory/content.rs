@@ -1,5 +1,5 @@
-//! Creates posts, likes, comments and home timelines for existing accounts, and reads their lists, through
-//! the services.
+//! Creates posts, likes, comments and home timelines for existing accounts, and reads these and their lists,
+//! through the services.
 //! Independent of Redis.
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -10,6 +10,7 @@ use microblog_local::{
 use microblog_proto::{
     post::{AddCommentRequest, LikeRequest},
     relation::{EdgeList, ListEdgesRequest},
+    user::GetUserByNameRequest,
 };
 use tonic::Status;
 use uuid::Uuid;
@@ -88,6 +89,23 @@ impl<'a> Content<'a> {
             response.await.map(drop)
         });
         all("comments", posts.len(), calls).await.map(drop)
+    }
+
+    /// Reads accounts by their names. The read puts both into the cache.
+    pub(super) async fn read_accounts<'n>(
+        &self,
+        names: impl ExactSizeIterator<Item = &'n str>,
+    ) -> anyhow::Result<()> {
+        let count = names.len();
+        let calls = names.map(async |name| {
+            let message = GetUserByNameRequest { name: name.to_owned() };
+            let response = remote::retry(async || {
+                let request = remote::request(message.clone(), CALL_TIMEOUT);
+                self.services.users().get_user_by_name(request).await
+            });
+            response.await.map(drop)
+        });
+        all("profiles", count, calls).await.map(drop)
     }
 
     /// Reads the lists of followings and of followers of each account. The read puts them into the cache.

@@ -27,9 +27,6 @@ const STEADY: Duration = Duration::from_secs(4);
 /// Fluctuation of an idle server.
 const FLUCTUATION_BYTES: u64 = 4 << 10;
 
-/// The prefixes of the change journals of a partition.
-const JOURNALS: [&str; 2] = ["user", "post"];
-
 /// How long no row may be written. A PostgreSQL session reports its rows up to ten seconds after it
 /// becomes idle.
 const RECORDED: Duration = Duration::from_secs(12);
@@ -101,10 +98,8 @@ impl Store {
     async fn journals(&mut self) -> anyhow::Result<i64> {
         let mut usage = pipe();
         for partition in Partition::all() {
-            for service in JOURNALS {
-                let key = format!("{service}:{{{partition}}}:journal");
-                usage.cmd("MEMORY").arg("USAGE").arg(key).arg("SAMPLES").arg(0);
-            }
+            let key = format!("post:{{{partition}}}:journal");
+            usage.cmd("MEMORY").arg("USAGE").arg(key).arg("SAMPLES").arg(0);
         }
         let bytes: Vec<Option<i64>> = usage.query_async(&mut self.redis).await?;
         Ok(bytes.into_iter().flatten().sum())

@@ -43,7 +43,7 @@ pub(crate) struct Setup {
 /// Where the databases of the services are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Database {
-    /// A file for relation, and none for the others: without their change journals, feeds and notices
+    /// A file each for user and relation, and none for post: without its change journal and its feed
     None,
     /// A file for each service
     Sqlite,
@@ -97,10 +97,11 @@ pub(super) async fn start(setup: Setup, directory: &Path) -> anyhow::Result<Star
     let mut environment =
         DEFAULTS.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
     environment.extend(setup.threads.map(|count| ("MICROBLOG_THREADS".into(), count.to_string())));
-    let has_database = setup.database != Database::None;
+    let has_database =
+        |server: &str| setup.database != Database::None || server != Server::Post.name();
     let database = |server: &str| match &postgres {
         Some(postgres) => Ok(postgres.url_of(server, DATABASE_PASSWORD)),
-        None if has_database || server == Server::Relation.name() => data.prepare_database(server),
+        None if has_database(server) => data.prepare_database(server),
         None => Ok(String::new()),
     };
     environment.extend(of_services(&urls, &store, database)?);

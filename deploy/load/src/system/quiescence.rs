@@ -10,8 +10,7 @@ use microblog_timeline::STREAMS;
 use tokio::time::{Instant, sleep};
 
 /// Sorted sets of a partition with pending work. Redis deletes them when they are empty.
-const PENDING_KEYS: [&str; 4] =
-    ["user:{p}:registrations", "user:{p}:deletions", "post:{p}:outbox", "post:{p}:pending"];
+const PENDING_KEYS: [&str; 2] = ["post:{p}:outbox", "post:{p}:pending"];
 
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 

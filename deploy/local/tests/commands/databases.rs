@@ -18,8 +18,8 @@ use crate::{
 pub(crate) const TABLES: [(&str, &str); 3] =
     [("user", "accounts"), ("relation", "follows"), ("post", "posts")];
 
-/// Adds an account, a follow and posts, and waits until their delivery within Redis is complete. The
-/// databases may receive them later.
+/// Adds an account, a follow and posts, and waits until the delivery of posts within Redis is complete. Their
+/// database may receive them later.
 fn write(launcher: &Launcher) {
     launcher.import("ada bob\n");
     let clients = ServiceClients::of(launcher);
@@ -72,7 +72,7 @@ fn databases_are_in_the_data_directory_and_private() {
 }
 
 #[test]
-fn each_service_records_in_its_own_schema_of_a_given_database() {
+fn each_service_has_its_own_schema_of_a_given_database() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     let postgres = start_postgres();

@@ -14,8 +14,8 @@ use crate::{
     service_clients::ServiceClients,
 };
 
-/// Starts `microblog up` beside a PostgreSQL server, with two accounts, a follow and three posts that
-/// are recorded.
+/// Starts `microblog up` beside a PostgreSQL server, with two accounts, a follow and three posts, which it
+/// has.
 fn start(data: &std::path::Path, postgres: &PostgresServer) -> Launcher {
     let mut command = Command::new(PROGRAM);
     command
@@ -42,9 +42,8 @@ fn lose_all(launcher: &Launcher) {
 }
 
 fn arguments(launcher: &Launcher) -> Vec<String> {
-    let urls = [("user", 1), ("post", 3)].into_iter();
-    let urls = urls.map(|(name, server)| format!("--{name}-url={}", launcher.url(server)));
-    ["restore".to_owned(), "--verbose".to_owned()].into_iter().chain(urls).collect()
+    let url = format!("--post-url={}", launcher.url(3));
+    vec!["restore".to_owned(), "--verbose".to_owned(), url]
 }
 
 fn restore(launcher: &Launcher) -> Ended {
@@ -71,8 +70,8 @@ fn an_interrupted_restore_is_repeated_and_damaged_rows_are_left_out() {
     let dir = tempfile::tempdir().unwrap();
     let postgres = start_postgres();
     let launcher = start(&dir.path().join("data"), &postgres);
-    let bob = ServiceClients::of(&launcher).id("bob");
-    postgres.sql(&format!("UPDATE \"user\".accounts SET card_version = -1 WHERE account = {bob}"));
+    let post = postgres.sql("SELECT max(id) FROM post.posts");
+    postgres.sql(&format!("UPDATE post.posts SET likes = -1 WHERE id = {post}"));
     lose_all(&launcher);
 
     let mut child: Child = Command::new(PROGRAM)
@@ -102,11 +101,11 @@ fn an_interrupted_restore_is_repeated_and_damaged_rows_are_left_out() {
         ended.code != Some(2)
     });
     assert_eq!(ended.code, Some(1), "{ended:?}");
-    let damaged = format!("damaged  user accounts account={bob}: ");
+    let damaged = format!("damaged  post posts id={post}: ");
     assert!(ended.stdout.contains(&damaged), "{ended:?}");
     assert!(ended.stdout.ends_with("\n1 damaged rows were left out\n"), "{ended:?}");
 
-    postgres.sql("UPDATE \"user\".accounts SET card_version = account");
+    postgres.sql("UPDATE post.posts SET likes = 0");
     let ended = restore(&launcher);
     assert_eq!(ended.code, Some(0), "{ended:?}");
     let verified = launcher.verified();

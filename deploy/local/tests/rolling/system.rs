@@ -23,6 +23,8 @@ pub(crate) const REPLICAS: usize = 2;
 
 const STOP: Duration = Duration::from_secs(60);
 
+const DATABASE_PASSWORD: &str = "secret";
+
 /// Flags that turn rate limits off.
 const UNLIMITED: [(&str, &[&str]); 2] = [
     ("post", &["--posts-per-minute=0"]),
@@ -43,7 +45,7 @@ const UNLIMITED: [(&str, &[&str]); 2] = [
 pub(crate) struct System {
     replicas: Vec<Replica>,
     redis: RedisServer,
-    /// Of relation.
+    /// Of user and relation.
     database: PostgresServer,
     /// Logs of the stopped processes.
     logs: Vec<String>,
@@ -65,6 +67,7 @@ impl System {
     /// Starts a system, and waits until all services are SERVING.
     pub(crate) async fn start(layout: &Layout, programs: &Programs) -> Self {
         let (redis, database) = (RedisServer::start().await, PostgresServer::start().await);
+        database.create_roles(DATABASE_PASSWORD);
         let place = |services: &&[&'static str]| Replica {
             services: services.iter().map(|&service| (service, free_port())).collect(),
             process: None,
@@ -140,8 +143,9 @@ impl System {
             if service != "gateway" {
                 args.push(format!("--{own}redis-url={}", self.redis.url(service)));
             }
-            if service == "relation" {
-                args.push(format!("--{own}database-url={}", self.database.url()));
+            if matches!(service, "user" | "relation") {
+                let url = self.database.url_of(service, DATABASE_PASSWORD);
+                args.push(format!("--{own}database-url={url}"));
             }
             let limits = UNLIMITED.into_iter().filter(|(limited, _)| *limited == service);
             args.extend(limits.flat_map(|(_, flags)| flags).map(|&flag| flag.to_owned()));

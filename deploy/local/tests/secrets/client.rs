@@ -84,6 +84,13 @@ impl<'a> Client<'a> {
         assert!(self.publish("a post that is not stored").await.is_none());
     }
 
+    /// Reads the own account.
+    pub(crate) async fn look(&mut self) {
+        let request = self.request(MeRequest {});
+        let answer = self.gateway.me(request).await;
+        self.record("Me", answer).unwrap();
+    }
+
     /// Publishes a post, and returns its id if the call succeeds.
     pub(crate) async fn publish(&mut self, what: &str) -> Option<u64> {
         let text = self.canaries.make(what);
@@ -96,9 +103,7 @@ impl<'a> Client<'a> {
         let request = self.request(CheckAvailabilityRequest { name: self.name.clone() });
         let answer = self.gateway.check_availability(request).await;
         self.record("CheckAvailability", answer).unwrap();
-        let request = self.request(MeRequest {});
-        let answer = self.gateway.me(request).await;
-        self.record("Me", answer).unwrap();
+        self.look().await;
         let user = Some(UserRef { r#ref: Some(Ref::Name(other.name.clone())) });
         let request = self.request(FollowRequest { user });
         let answer = self.gateway.follow(request).await;

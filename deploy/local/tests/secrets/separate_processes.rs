@@ -3,7 +3,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use microblog_testkit::{RedisServer, eventually, free_port};
+use microblog_testkit::{RedisServer, eventually, free_port, redis};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
@@ -13,7 +13,7 @@ use crate::{
     collector::{Collector, KEY_HEADER},
     outputs::Outputs,
     server::{Server, Variables, private_file},
-    stores::{Databases, STORED, add_password, redis_url, take_password},
+    stores::{Databases, add_password, redis_url, take_password},
 };
 
 const SERVICES: [&str; 5] = ["user", "relation", "timeline", "post", "gateway"];
@@ -161,6 +161,13 @@ impl System {
 
     /// Makes the stores reject the servers and stop, and the collector too.
     async fn lose_stores(&mut self, client: &mut Client<'_>) {
+        let mut admin = self.redis.admin().await;
+        eventually("the session is cached", PATIENCE, async || {
+            client.look().await;
+            let keys = redis::cmd("KEYS").arg("usr:*:sessions:*").take();
+            !keys.query_async::<Vec<String>>(&mut admin).await.unwrap().is_empty()
+        })
+        .await;
         self.databases.change_password("another");
         client.publish("a post that cannot be archived").await.unwrap();
         for service in ["user", "relation", "post"] {
@@ -168,9 +175,8 @@ impl System {
         }
         take_password(&self.redis, &self.redis_password).await;
         client.call_during_outage().await;
-        // relation stays SERVING: it has reached its database.
-        let lost =
-            |server: &&mut Server| server.name != "relation" && STORED.contains(&&*server.name);
+        // user and relation stay SERVING: they have reached their databases.
+        let lost = |server: &&mut Server| matches!(&*server.name, "timeline" | "post");
         for server in self.servers.iter_mut().filter(lost) {
             server.not_serving().await;
         }

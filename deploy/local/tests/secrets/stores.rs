@@ -5,7 +5,7 @@ use std::time::Duration;
 use microblog_testkit::{PostgresServer, RedisServer, eventually, redis};
 
 /// The services with a Redis user.
-pub(crate) const STORED: [&str; 4] = ["user", "relation", "timeline", "post"];
+const STORED: [&str; 4] = ["user", "relation", "timeline", "post"];
 
 /// Adds a password to all services' Redis users.
 pub(crate) async fn add_password(server: &RedisServer, password: &str) {

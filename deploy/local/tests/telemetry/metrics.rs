@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// The series that operators need.
-const SERIES: [&str; 28] = [
+const SERIES: [&str; 29] = [
     r#"rpc_server_call_duration_seconds_count{rpc_method="microblog.gateway.v1.GatewayService/Publish",rpc_response_status_code="OK","#,
     r#"rpc_server_call_duration_seconds_count{rpc_method="microblog.post.v1.PostService/CreatePost",rpc_response_status_code="OK","#,
     r#"microblog_calls_active{kind="call"}"#,
@@ -33,12 +33,13 @@ const SERIES: [&str; 28] = [
     r#"microblog_timeline_step_duration_seconds_count{kind="push",outcome="done",repeated="false"}"#,
     r#"microblog_timeline_job_duration_seconds_count{kind="push"}"#,
     r#"microblog_backlog_size{backlog="post outbox"}"#,
-    r#"microblog_backlog_age_seconds{backlog="user registrations"}"#,
-    r#"microblog_backlog_taken_up_total{backlog="user registrations"}"#,
+    r#"microblog_backlog_age_seconds{backlog="post outbox"}"#,
+    r#"microblog_backlog_taken_up_total{backlog="post outbox"}"#,
     r#"microblog_backlog_size{backlog="post record"}"#,
     r#"db_client_operation_duration_seconds_bucket{db_operation_name="INSERT",db_query_summary="INSERT journal_positions",db_system_name="sqlite","#,
     r#"db_client_connection_count{db_client_connection_pool_name="database writing",db_client_connection_state="idle"}"#,
     r#"microblog_item_reads_total{microblog_keyspace="relation",result="bypass"}"#,
+    r#"microblog_item_reads_total{microblog_keyspace="user",result="hit"}"#,
     r#"microblog_write_groups_total{microblog_keyspace="relation"}"#,
     r#"microblog_write_calls_total{microblog_keyspace="relation"}"#,
     r#"target_info{"#,

@@ -26,7 +26,7 @@ pub(crate) struct System {
     children: Vec<Child>,
     addresses: Vec<(&'static str, SocketAddr)>,
     pub(crate) redis: RedisServer,
-    /// Of logs, and of the database of relation.
+    /// Of logs, and of the databases of user and relation.
     directory: TempDir,
 }
 
@@ -62,8 +62,8 @@ impl System {
         for (peer, _) in &self.addresses {
             command.env(format!("MICROBLOG_{}_URL", peer.to_uppercase()), self.url(peer));
         }
-        let file = self.directory.path().join("relation.sqlite");
-        let database = (service == "relation")
+        let file = self.directory.path().join(service).with_extension("sqlite");
+        let database = matches!(service, "user" | "relation")
             .then(|| ("MICROBLOG_DATABASE_URL", format!("sqlite://{}", file.display())));
         command
             .env("MICROBLOG_LISTEN", self.url(service).trim_start_matches("http://"))

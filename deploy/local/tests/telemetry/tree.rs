@@ -27,27 +27,26 @@ impl Tree {
         })
     }
 
-    /// Returns the names of the Redis round trips below a span.
+    /// Returns the round trips to Redis below a span.
     pub(crate) fn redis(&self, parent: &Seen) -> Vec<&Seen> {
-        let children = self.children(&parent.span.span_id);
-        let is_redis = |seen: &&Seen| seen.attribute("db.system.name").as_deref() == Some("redis");
-        children.filter(is_redis).collect()
+        self.stores(parent, "redis")
     }
 
-    /// Returns the operations of the databases.
-    pub(crate) fn database(&self) -> Vec<&Seen> {
-        let is_sqlite =
-            |seen: &&Seen| seen.attribute("db.system.name").as_deref() == Some("sqlite");
-        self.0.iter().filter(is_sqlite).collect()
+    /// Returns the operations of a database below a span.
+    pub(crate) fn database(&self, parent: &Seen) -> Vec<&Seen> {
+        self.stores(parent, "sqlite")
+    }
+
+    fn stores(&self, parent: &Seen, system: &str) -> Vec<&Seen> {
+        let children = self.children(&parent.span.span_id);
+        let is_of = |seen: &&Seen| seen.attribute("db.system.name").as_deref() == Some(system);
+        children.filter(is_of).collect()
     }
 
     /// Returns the archive operations: those of post's database.
     pub(crate) fn archive(&self) -> Vec<&Seen> {
-        let is_of_post = |seen: &&Seen| {
-            let parent = self.parent(seen);
-            parent.is_some_and(|parent| parent.span.name.starts_with("microblog.post."))
-        };
-        self.database().into_iter().filter(is_of_post).collect()
+        let calls = self.0.iter().filter(|seen| seen.span.name.starts_with("microblog.post."));
+        calls.flat_map(|call| self.database(call)).collect()
     }
 
     /// Returns the parent of a span.

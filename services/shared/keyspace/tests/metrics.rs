@@ -130,12 +130,12 @@ const VALUES: Kind<u16, u64> = Kind {
 };
 
 fn value_key(id: u16) -> String {
-    format!("user:{{{id}}}:value:{id}")
+    format!("post:{{{id}}}:value:{id}")
 }
 
 async fn check_cache(metrics: &Exported, server: &RedisServer) {
     // The Redis user with access to CLIENT TRACKING.
-    let keyspace = Keyspace::open(&Config::at(server.url("user")), LIBRARY).unwrap();
+    let keyspace = Keyspace::open(&Config::at(server.url("post")), LIBRARY).unwrap();
     let values = keyspace.client_side_cache(VALUES);
     let number = |name: &str| metrics.number(&format!("microblog.cache.{name}"));
     eventually("reads are tracked", PATIENCE, async || {

@@ -44,10 +44,16 @@ const PRELUDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../keyspace/src/prel
 /// The library of services that cache their database.
 const STORAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../storage/src");
 
+/// What a service's sources have if it keeps no entries of `storage` in its processes.
+const NOTHING_SMALL: &str = "const SMALL: &'static [Self] = &[];";
+
+/// Commands that `storage` sends only for entries that it keeps in the processes.
+const SMALL_COMMANDS: [&str; 2] = ["client|tracking", "get"];
+
 /// Keys of each service, and a key of no service.
 const KEYS: [&str; 6] = [
-    "user:{1}:profile:4",
-    "rel:{1}:following:4",
+    "usr:{1}:profile:history:4",
+    "rel:{1}:following:history:4",
     "post:{1}:post:4",
     "tl:{1}:home:4",
     "note:{1}:order:4",
@@ -141,6 +147,7 @@ fn container_command(command: String) -> String {
 fn used(directory: &Path, names: &BTreeSet<String>) -> BTreeSet<String> {
     let mut sources = Vec::new();
     read(&directory.join("src"), &mut sources);
+    let nothing_is_small = sources.iter().any(|(_, text)| text.contains(NOTHING_SMALL));
     if sources.iter().any(|(_, text)| text.contains("microblog_storage")) {
         read(Path::new(STORAGE), &mut sources);
     }
@@ -157,7 +164,9 @@ fn used(directory: &Path, names: &BTreeSet<String>) -> BTreeSet<String> {
     let texts = sources.iter().map(|(_, text)| &**text).chain(called);
     let own =
         texts.flat_map(upper_case_words).map(str::to_lowercase).filter(|word| names.contains(word));
-    keyspace_commands.map(str::to_owned).chain(own).collect()
+    let mut used: BTreeSet<_> = keyspace_commands.map(str::to_owned).chain(own).collect();
+    used.retain(|command| !nothing_is_small || !SMALL_COMMANDS.contains(&&**command));
+    used
 }
 
 /// Reads all sources without their tests. The flag marks Lua.

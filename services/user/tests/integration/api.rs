@@ -1,19 +1,15 @@
-//! API tests over gRPC, with Redis.
+//! The calls of the service over gRPC.
 
 use std::time::Duration;
 
 use microblog_chassis::status::reason_of;
-use microblog_domain::Partition;
-use microblog_proto::{
-    common::ErrorReason as Reason,
-    user::{self as pb},
-};
-use microblog_testkit::{Topology, eventually, redis};
+use microblog_proto::{common::ErrorReason as Reason, user as pb};
+use microblog_testkit::{Database, Store, eventually};
 use tonic_types::StatusExt as _;
 
 use crate::support::{
-    self, PASSWORD, PATIENCE, System, assert_rejected, assert_valid, authenticate, login, login_as,
-    on_each_store, register, registration, try_register,
+    Guesses, PASSWORD, PATIENCE, System, Topology, assert_rejected, authenticate, login, login_as,
+    on_each_store, register, registration, set_bio,
 };
 
 on_each_store! {
@@ -22,8 +18,7 @@ on_each_store! {
     taken_names_and_addresses_are_rejected
     a_session_lives_until_it_is_ended
     a_new_password_ends_every_session
-    a_deleted_account_frees_its_name_and_address
-    a_freed_name_is_held_for_its_time
+    guesses_by_name_and_by_address_count_together
 }
 
 async fn an_account_is_found_by_id_and_name(topology: Topology) {
@@ -61,7 +56,7 @@ async fn an_account_is_found_by_id_and_name(topology: Topology) {
         client.get_account(pb::GetAccountRequest { user_id: 1 }).await,
         Reason::UserNotFound,
     );
-    assert_valid(&client, 2).await;
+    system.assert_valid(2).await;
 }
 
 async fn a_profile_is_changed_in_parts(topology: Topology) {
@@ -93,11 +88,12 @@ async fn a_profile_is_changed_in_parts(topology: Topology) {
     assert_eq!((user.bio.as_str(), user.location.as_str()), ("", "北京"));
     assert_eq!(user.display_name, "Ann 李");
 
-    // A long text in the largest characters, whose length takes two bytes in the stored card.
-    let long = pb::ProfileChanges { bio: Some("🙂".repeat(160)), ..Default::default() };
-    assert_eq!(update(ann.id, long).await.unwrap().bio, "🙂".repeat(160));
+    // The longest text, in the longest emoji.
+    let bio = "👩🏻\u{200d}❤\u{fe0f}\u{200d}💋\u{200d}👨🏿".repeat(160);
+    let long = pb::ProfileChanges { bio: Some(bio.clone()), ..Default::default() };
+    assert_eq!(update(ann.id, long).await.unwrap().bio, bio);
     let unchanged = update(ann.id, pb::ProfileChanges::default()).await.unwrap();
-    assert_eq!((unchanged.display_name, unchanged.bio), ("Ann 李".to_owned(), "🙂".repeat(160)));
+    assert_eq!((unchanged.display_name, unchanged.bio), ("Ann 李".to_owned(), bio));
 
     let changes = pb::ProfileChanges { bio: Some("x".to_owned()), ..Default::default() };
     assert_rejected(update(5, changes).await, Reason::UserNotFound);
@@ -118,7 +114,7 @@ async fn taken_names_and_addresses_are_rejected(topology: Topology) {
     };
     assert_eq!(free("Ann").await, Some(false));
     assert_eq!(free("new").await, Some(true));
-    assert_valid(&system.client, 1).await;
+    system.assert_valid(1).await;
 }
 
 async fn a_session_lives_until_it_is_ended(topology: Topology) {
@@ -176,89 +172,6 @@ async fn a_new_password_ends_every_session(topology: Topology) {
     assert!(login(&client, "ann", "battery staple").await.is_ok());
 }
 
-async fn a_freed_name_is_held_for_its_time(topology: Topology) {
-    let system = System::start(topology).await;
-    let mut client = system.client.clone();
-    let ann = register(&client, "Ann").await;
-    let delete = pb::DeleteUserRequest { user_id: ann.id, password: PASSWORD.to_owned() };
-    client.delete_user(delete).await.unwrap();
-    let confirm = pb::ConfirmDeletionRequest { user_id: ann.id };
-    client.confirm_deletion(confirm).await.unwrap();
-    let free = async || {
-        let request = pb::CheckAvailabilityRequest { name: "ANN".to_owned() };
-        let answer = system.client.clone().check_availability(request).await.unwrap();
-        answer.into_inner().name_available
-    };
-    let import = |name: &str| pb::ImportUsersRequest {
-        names: vec![name.to_owned(), "zoe".to_owned()],
-        email_domain: "example.com".to_owned(),
-        password: String::new(),
-    };
-    // The held name cannot be registered, not even by the same request.
-    let same = pb::RegisterRequest { name: "ann".to_owned(), ..registration("ann") };
-    assert_rejected(client.register(same).await, Reason::NameTaken);
-    assert_eq!(free().await, Some(false));
-    let imported = client.import_users(import("ann")).await.unwrap().into_inner();
-    assert_eq!((imported.user_ids[0], imported.created), (0, 1));
-    let by_name = pb::GetUserByNameRequest { name: "ann".to_owned() };
-    assert_rejected(client.get_user_by_name(by_name.clone()).await, Reason::UserNotFound);
-    assert_rejected(login_as(&client, "ann", PASSWORD).await, Reason::BadCredentials);
-    // The address is free at once.
-    let back = pb::RegisterRequest { name: "ann2".to_owned(), ..registration("Ann") };
-    try_register(&client, back).await.unwrap();
-    assert_valid(&client, 2).await;
-
-    // 30 days, not changed by the confirmation.
-    let key = format!("user:{{{}}}:name:ann", Partition::of_text("ann"));
-    let (mut left, day_ms) = (0, 86_400_000);
-    for node in system.redis.nodes() {
-        // The other nodes redirect, or have a replica only.
-        let mut admin = node.admin().await;
-        let pttl = redis::cmd("PTTL").arg(&key).take();
-        left = pttl.query_async::<i64>(&mut admin).await.unwrap_or_default().max(left);
-        let _ = redis::cmd("PEXPIRE").arg(&key).arg(1).take().exec_async(&mut admin).await;
-    }
-    assert!((29 * day_ms..=30 * day_ms).contains(&left), "{left}");
-    eventually("the name is free", PATIENCE, async || free().await == Some(true)).await;
-    let imported = client.import_users(import("ann")).await.unwrap().into_inner();
-    assert_ne!(imported.user_ids[0], 0);
-    assert_valid(&client, 3).await;
-}
-
-async fn a_deleted_account_frees_its_name_and_address(topology: Topology) {
-    let system = System::start_with(topology, &["--freed-name-hold-s", "0"]).await;
-    let mut client = system.client.clone();
-    let ann = register(&client, "ann").await;
-    let token = login(&client, "ann", PASSWORD).await.unwrap();
-    let delete =
-        |password: &str| pb::DeleteUserRequest { user_id: ann.id, password: password.to_owned() };
-    assert_rejected(client.delete_user(delete("wrong")).await, Reason::BadCredentials);
-    client.delete_user(delete(PASSWORD)).await.unwrap();
-
-    assert_rejected(client.delete_user(delete(PASSWORD)).await, Reason::UserNotFound);
-    assert_rejected(
-        client.get_user(pb::GetUserRequest { user_id: ann.id }).await,
-        Reason::UserNotFound,
-    );
-    assert_rejected(authenticate(&client, &token).await, Reason::TokenInvalid);
-    assert_rejected(login(&client, "ann", PASSWORD).await, Reason::BadCredentials);
-    let again = register(&client, "ann").await;
-    assert_ne!(again.id, ann.id);
-    assert!(login(&client, "ann", PASSWORD).await.is_ok());
-
-    let list = pb::ListDeletionsRequest { page_size: 0 };
-    let listed = client.list_deletions(list).await.unwrap().into_inner().user_ids;
-    assert_eq!(listed, [ann.id]);
-    for id in [ann.id, ann.id, again.id, 77] {
-        client.confirm_deletion(pb::ConfirmDeletionRequest { user_id: id }).await.unwrap();
-    }
-    assert!(client.list_deletions(list).await.unwrap().into_inner().user_ids.is_empty());
-    let by_name = pb::GetUserByNameRequest { name: "ann".to_owned() };
-    let found = client.get_user_by_name(by_name).await.unwrap().into_inner().user.unwrap();
-    assert_eq!(found.id, again.id);
-    assert_valid(&client, 1).await;
-}
-
 #[tokio::test]
 async fn password_guesses_are_throttled_and_errors_reveal_nothing() {
     let system = System::start(Topology::Single).await;
@@ -292,77 +205,68 @@ async fn password_guesses_are_throttled_and_errors_reveal_nothing() {
 
 #[tokio::test]
 async fn concurrent_guesses_are_throttled() {
-    let system = System::start(Topology::Single).await;
-    register(&system.client, "ann").await;
-    support::set_failures(&system.redis, "ann@example.org", 11).await;
-    let guesses = (0..30).map(|_| login(&system.client, "ann", "wrong"));
-    let answers = futures::future::join_all(guesses).await;
-    let admitted = answers.into_iter().filter(|answer| {
-        let status = answer.as_ref().unwrap_err();
-        reason_of(status) == Some(Reason::BadCredentials)
-    });
-    assert_eq!(admitted.count(), 1);
+    for database in Database::both().await {
+        let redis = Store::start(Topology::Single).await;
+        let system = System::start_on(redis, database, &[]).await;
+        let ann = register(&system.client, "ann").await.id;
+        let clients = [&system.client, &system.another(&[]).await];
+        system.set_failures(Guesses::Account(ann), 11).await;
+        let guesses = (0..30).map(|n| login(clients[n % 2], "ann", "wrong"));
+        let answers = futures::future::join_all(guesses).await;
+        let admitted = answers.into_iter().filter(|answer| {
+            let status = answer.as_ref().unwrap_err();
+            reason_of(status) == Some(Reason::BadCredentials)
+        });
+        assert_eq!(admitted.count(), 1);
+    }
 }
 
-#[tokio::test]
-async fn guesses_by_name_and_by_address_count_together() {
-    let system = System::start(Topology::Single).await;
+async fn guesses_by_name_and_by_address_count_together(topology: Topology) {
+    let system = System::start(topology).await;
     let client = &system.client;
-    register(client, "Ann").await;
-    let mut admin = system.redis.nodes()[0].admin().await;
-    let failures =
-        redis::cmd("HGET").arg(support::attempts("ann@example.org")).arg("failures").take();
-    for (count, login) in ["ANN", "Ann@example.org", "ann"].into_iter().enumerate() {
+    let ann = Guesses::Account(register(client, "Ann").await.id);
+    for (count, login) in (1..).zip(["ANN", "Ann@example.org", "ann"]) {
         assert_rejected(login_as(client, login, "wrong").await, Reason::BadCredentials);
-        let counted = failures.query_async::<usize>(&mut admin).await.unwrap();
-        assert_eq!(counted, count + 1, "{login}");
+        assert_eq!(system.failures(ann).await, Some(count), "{login}");
     }
     login_as(client, "ann", PASSWORD).await.unwrap();
-    let counted: Option<usize> = failures.query_async(&mut admin).await.unwrap();
-    assert_eq!(counted, None, "success clears the count");
+    assert_eq!(system.failures(ann).await, None, "success clears the count");
 
-    support::set_failures(&system.redis, "ann@example.org", 11).await;
+    system.set_failures(ann, 11).await;
     assert_rejected(login_as(client, "ann", "wrong").await, Reason::BadCredentials);
     assert_rejected(login_as(client, "ann@example.org", PASSWORD).await, Reason::LoginThrottled);
     assert_rejected(login_as(client, "ann", PASSWORD).await, Reason::LoginThrottled);
 
     // Known or unknown, a name is throttled.
-    support::set_failures(&system.redis, "nobody", 11).await;
+    system.set_failures(Guesses::Name("nobody"), 11).await;
     assert_rejected(login_as(client, "nobody", "wrong").await, Reason::BadCredentials);
     assert_rejected(login_as(client, "NOBODY", "wrong").await, Reason::LoginThrottled);
 }
 
 #[tokio::test]
-async fn every_call_that_takes_a_password_counts_for_the_same_address() {
+async fn every_call_that_takes_a_password_counts_for_the_same_account() {
     let system = System::start(Topology::Single).await;
     let mut client = system.client.clone();
-    let ann = register(&client, "ann").await;
+    let ann = register(&client, "ann").await.id;
     let change = |current: &str| pb::ChangePasswordRequest {
-        user_id: ann.id,
+        user_id: ann,
         current_password: current.to_owned(),
         new_password: "battery staple".to_owned(),
     };
     let delete =
-        |password: &str| pb::DeleteUserRequest { user_id: ann.id, password: password.to_owned() };
-    let key = support::attempts("ann@example.org");
-    let mut admin = system.redis.nodes()[0].admin().await;
+        |password: &str| pb::DeleteUserRequest { user_id: ann, password: password.to_owned() };
 
     assert_rejected(client.change_password(change("wrong")).await, Reason::BadCredentials);
     assert_rejected(client.delete_user(delete("wrong")).await, Reason::BadCredentials);
     assert_rejected(login(&client, "ann", "wrong").await, Reason::BadCredentials);
-    let failures = redis::cmd("HGET").arg(&key).arg("failures").to_owned();
-    assert_eq!(failures.query_async::<u64>(&mut admin).await.unwrap(), 3);
+    assert_eq!(system.failures(Guesses::Account(ann)).await, Some(3));
     client.change_password(change(PASSWORD)).await.unwrap();
-    let counted = redis::cmd("EXISTS").arg(&key).to_owned();
-    assert_eq!(
-        counted.query_async::<u64>(&mut admin).await.unwrap(),
-        0,
-        "success clears the count"
-    );
+    assert_eq!(system.failures(Guesses::Account(ann)).await, None, "success clears the count");
 
-    support::set_failures(&system.redis, "ann@example.org", 11).await;
+    system.set_failures(Guesses::Account(ann), 11).await;
     assert_rejected(client.change_password(change("wrong")).await, Reason::BadCredentials);
     assert_rejected(client.change_password(change("battery staple")).await, Reason::LoginThrottled);
     assert_rejected(client.delete_user(delete("battery staple")).await, Reason::LoginThrottled);
     assert_rejected(login(&client, "ann", "battery staple").await, Reason::LoginThrottled);
+    assert!(set_bio(&client, ann, "there").await.is_ok());
 }

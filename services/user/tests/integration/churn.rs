@@ -1,117 +1,136 @@
-//! Concurrent registrations, deletions and sweeps of the same few names and addresses, with a
-//! sweeper that aborts registrations at any point.
+//! Concurrent registrations, changes and deletions of the same few names and addresses, by two processes.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::collections::{BTreeMap, HashSet};
 
 use futures::future::join_all;
-use microblog_domain::{Partition, UserId};
-use microblog_testkit::{Store as Redis, Topology};
-use microblog_user::{
-    Accounts, Email, Error, Hash, Name, Store, Sweeper,
-    import::{ImportEntry, ImportResult},
-};
+use microblog_chassis::status::reason_of;
+use microblog_proto::{common::ErrorReason as Reason, user as pb};
 
 use crate::support::{
-    database::{Database, Record as _, recorder, stored},
-    on_each_store,
+    Client, System, Topology, confirm_deletion, delete, on_each_store, resolve, retried, set_bio,
 };
 
 const NAMES: u8 = 5;
 const TASKS: usize = 8;
-const ROUNDS: usize = 40;
+const ROUNDS: usize = 60;
 
 on_each_store! {
-    names_and_addresses_stay_unique_under_aborts_and_deletions
-}
-
-fn name(i: u8) -> Name {
-    Name::parse("name", &format!("name{i}")).unwrap()
-}
-
-fn email(i: u8) -> Email {
-    Email::parse("email", &format!("address{i}@example.org")).unwrap()
+    names_and_addresses_stay_unique_under_registrations_and_deletions
 }
 
 fn any() -> u8 {
     rand::random_range(0..NAMES)
 }
 
-/// Registers two names with any addresses.
-async fn some_register(accounts: &Accounts) -> Result<ImportResult, Error> {
-    let (first, second) = (any(), any());
-    let mut people = vec![ImportEntry { name: name(first), email: email(any()) }];
-    if first != second {
-        people.push(ImportEntry { name: name(second), email: email(any()) });
-    }
-    accounts.import(people, None).await
+fn name(i: u8) -> String {
+    format!("name{i}")
 }
 
-async fn work(store: Store, accounts: Accounts) -> HashSet<u64> {
+/// Makes an account with a name and an external id, neither of which another account may have. It has no
+/// password, so that no call takes the time of a hash. Returns its id, unless one of them is taken.
+async fn make(client: &Client, external: u8, of: u8) -> Option<u64> {
+    let request = pb::EnsureUserRequest {
+        issuer: "sso".to_owned(),
+        external_id: format!("id{external}"),
+        name: name(of),
+        display_name: String::new(),
+    };
+    match retried!(client, ensure_user, request) {
+        Ok(made) => made.user.map(|user| user.id),
+        Err(status) => {
+            assert_eq!(reason_of(&status), Some(Reason::NameTaken), "{status:?}");
+            None
+        }
+    }
+}
+
+/// Imports some names, each with an address that its name determines.
+async fn import(client: &Client, names: HashSet<u8>) -> Vec<u64> {
+    let request = pb::ImportUsersRequest {
+        names: names.into_iter().map(name).collect(),
+        email_domain: "example.org".to_owned(),
+        password: String::new(),
+    };
+    let imported = retried!(client, import_users, request).unwrap();
+    imported.user_ids.into_iter().filter(|&id| id > 0).collect()
+}
+
+/// Deletes an account with an external id. Others have an address, but no password: they stay.
+async fn end(client: &Client, id: u64) {
+    match delete(client, id, "").await {
+        Ok(()) => confirm_deletion(client, id).await,
+        // Another task was faster, or it is one that stays.
+        Err(status) => assert!(
+            matches!(
+                reason_of(&status),
+                Some(Reason::UserNotFound | Reason::BadCredentials | Reason::InvalidField)
+            ),
+            "{status:?}"
+        ),
+    }
+}
+
+async fn work(client: Client) -> HashSet<u64> {
     let mut made = HashSet::new();
     for _ in 0..ROUNDS {
-        match rand::random_range(0..4) {
-            0 | 1 => match some_register(&accounts).await {
-                Ok(imported) => made.extend(imported.ids.into_iter().flatten().map(|id| id.get())),
-                // The sweeper aborted each attempt.
-                Err(Error::RegistrationInProgress) => {}
-                Err(error) => panic!("{error:?}"),
-            },
-            2 => {
-                if let Ok(user) = accounts.get_by_name(&name(any())).await {
-                    store.delete(user.id, &Hash::none(), Duration::ZERO).await.unwrap();
-                    if rand::random() {
-                        accounts.confirm_deletion(user.id).await.unwrap();
-                    }
-                }
+        match rand::random_range(0..8) {
+            0..4 => made.extend(make(&client, any(), any()).await),
+            4 => {
+                // Of two names that are not among the others.
+                let names = HashSet::from([NAMES + any(), NAMES + any()]);
+                made.extend(import(&client, names).await);
             }
-            _ => {
-                Sweeper::new(accounts.clone(), Duration::ZERO).sweep().await.unwrap();
+            which => {
+                let Some((_, id)) = resolve(&client, &[&name(any())]).await.pop() else { continue };
+                match which {
+                    5 => end(&client, id).await,
+                    6 => {
+                        let updated = set_bio(&client, id, "here").await;
+                        let reason = updated.err().and_then(|status| reason_of(&status));
+                        assert!(matches!(reason, None | Some(Reason::UserNotFound)));
+                    }
+                    _ => _ = resolve(&client, &[&name(any()), &name(any())]).await,
+                }
             }
         }
     }
     made
 }
 
-async fn names_and_addresses_stay_unique_under_aborts_and_deletions(topology: Topology) {
-    let redis = Redis::start(topology).await;
-    let database = Database::sqlite();
-    let (accounts, store, recorder) = recorder(&redis, &database, Duration::ZERO).await;
-    let recorder = Arc::new(recorder);
-    recorder.run().await.unwrap();
-    let recording = recorder.clone();
-    let recording = tokio::spawn(async move {
-        loop {
-            recording.run().await.unwrap();
-        }
-    });
-    let tasks = (0..TASKS).map(|_| tokio::spawn(work(store.clone(), accounts.clone())));
+async fn names_and_addresses_stay_unique_under_registrations_and_deletions(topology: Topology) {
+    let flags = ["--freed-name-hold-s", "0"];
+    let system = System::start_with(topology, &flags).await;
+    let clients = [system.client.clone(), system.another(&flags).await];
+    let tasks = (0..TASKS).map(|task| tokio::spawn(work(clients[task % 2].clone())));
     let made: HashSet<u64> =
         join_all(tasks).await.into_iter().flat_map(|made| made.unwrap()).collect();
     assert!(made.len() > TASKS, "only {} accounts were made", made.len());
-    Sweeper::new(accounts.clone(), Duration::ZERO).sweep().await.unwrap();
-    recording.abort();
 
-    let mut alive = 0;
-    for partition in Partition::all() {
-        let findings = accounts.verify(partition).await.unwrap();
-        assert!(findings.violations.is_empty(), "{:?}", findings.violations);
-        assert!(findings.pending.is_empty(), "{:?}", findings.pending);
-        alive += findings.checked;
+    let names: Vec<String> = (0..2 * NAMES).map(name).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let named: BTreeMap<String, u64> = resolve(&clients[0], &names).await.into_iter().collect();
+    assert_eq!(resolve(&clients[1], &names).await.into_iter().collect::<BTreeMap<_, _>>(), named);
+    let alive = named.len() as u64;
+    system.assert_valid(alive).await;
+    for what in ["name", "address"] {
+        let different = format!("SELECT count(DISTINCT {what}) FROM accounts");
+        assert_eq!(system.number(&different).await as u64, alive, "each has its own {what}");
     }
-    recorder.run().await.unwrap();
-    let (mut named, mut addresses) = (Vec::new(), HashSet::new());
-    for i in 0..NAMES {
-        if let Ok(user) = accounts.get_by_name(&name(i)).await {
-            named.push(user.id.get());
-            addresses.insert(accounts.get_own(user.id).await.unwrap().address);
+    let identifiers = "SELECT count(*) FROM identifiers WHERE account <> 0";
+    assert_eq!(system.number(identifiers).await as u64, 2 * alive);
+    // In the end, everything can be free.
+    for name in &names[..NAMES.into()] {
+        if let Some(&id) = named.get(*name) {
+            end(&clients[1], id).await;
         }
     }
-    assert_eq!((named.len() as u64, addresses.len() as u64), (alive, alive), "each has its own");
-    assert_eq!(database.accounts().await, stored(&redis, &named).await);
-    for id in named.into_iter().filter_map(UserId::new) {
-        store.delete(id, &Hash::none(), Duration::ZERO).await.unwrap();
+    for i in 0..NAMES {
+        assert!(make(&clients[usize::from(i) % 2], i, i).await.is_some());
     }
-    // Everything is free in the end, despite stale claims.
-    let people = (0..NAMES).map(|i| ImportEntry { name: name(i), email: email(i) }).collect();
-    assert_eq!(accounts.import(people, None).await.unwrap().created, usize::from(NAMES));
+    system.assert_valid(alive - named_of(&named) + u64::from(NAMES)).await;
+}
+
+/// Returns how many of the accounts that can be deleted there are.
+fn named_of(named: &BTreeMap<String, u64>) -> u64 {
+    (0..NAMES).filter(|&i| named.contains_key(&name(i))).count() as u64
 }

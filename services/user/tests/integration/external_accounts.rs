@@ -5,10 +5,12 @@ use std::collections::HashSet;
 use futures::future::join_all;
 use microblog_chassis::status::reason_of;
 use microblog_proto::{common::ErrorReason as Reason, user as pb};
-use microblog_testkit::Topology;
 use tonic::{Code, Status};
 
-use crate::support::{Client, System, assert_valid, on_each_store, register, registration};
+use crate::support::{
+    Client, System, Topology, confirm_deletion, on_each_store, register, registration, resolve,
+    retried,
+};
 
 const CLIENTS: usize = 50;
 
@@ -16,6 +18,7 @@ on_each_store! {
     concurrent_calls_for_an_external_id_create_one_account
     a_name_has_one_account_whoever_identifies_it
     a_deleted_account_releases_its_external_id
+    an_external_id_is_resolved_at_once_by_all_processes
 }
 
 fn request(id: &str, name: &str) -> pb::EnsureUserRequest {
@@ -31,10 +34,10 @@ async fn ensure(
     client: &Client,
     request: pb::EnsureUserRequest,
 ) -> Result<pb::EnsureUserResponse, Status> {
-    client.clone().ensure_user(request).await.map(tonic::Response::into_inner)
+    retried!(client, ensure_user, request)
 }
 
-async fn resolve(client: &Client, ids: &[&str]) -> Vec<(String, u64)> {
+async fn resolve_ids(client: &Client, ids: &[&str]) -> Vec<(String, u64)> {
     let request = pb::BatchResolveExternalIdsRequest {
         issuer: "https://sso.example.org".to_owned(),
         external_ids: ids.iter().map(|&id| id.to_owned()).collect(),
@@ -45,26 +48,58 @@ async fn resolve(client: &Client, ids: &[&str]) -> Vec<(String, u64)> {
 
 async fn concurrent_calls_for_an_external_id_create_one_account(topology: Topology) {
     let system = System::start(topology).await;
+    let clients = system.four_clients().await;
     // With the same name, and with different ones.
     for names in [1, CLIENTS] {
         let name = |i: usize| format!("ann{names}_{}", i % names);
         let id = format!("ann{names}");
-        let calls = (0..CLIENTS).map(|i| ensure(&system.client, request(&id, &name(i))));
+        for client in &clients {
+            assert_eq!(resolve(client, &[&name(0)]).await, [], "nobody has it yet");
+        }
+        let calls = (0..CLIENTS).map(|i| ensure(&clients[i % 4], request(&id, &name(i))));
         let made: Vec<_> = join_all(calls).await.into_iter().map(Result::unwrap).collect();
         assert_eq!(made.iter().filter(|made| made.created).count(), 1);
         let ids: HashSet<u64> = made.iter().map(|made| made.user.as_ref().unwrap().id).collect();
         assert_eq!(ids.len(), 1);
         let user = made[0].user.clone().unwrap();
         assert_eq!(user.display_name, format!("The {}", user.name));
-        assert_eq!(resolve(&system.client, &[&id, "nobody", &id]).await, [(id, user.id)]);
+        for client in &clients {
+            let found = resolve_ids(client, &[&id, "nobody", &id]).await;
+            assert_eq!(found, [(id.clone(), user.id)]);
+            assert_eq!(resolve(client, &[&user.name]).await, [(user.name.clone(), user.id)]);
+        }
     }
-    assert_valid(&system.client, 2).await;
+    system.assert_valid(2).await;
     // The losers' names are free.
-    for i in 0..CLIENTS {
-        let made = ensure(&system.client, request(&format!("other{i}"), &format!("free{i}"))).await;
-        assert!(made.unwrap().created);
+    let losers = (0..CLIENTS).map(|i| {
+        let (id, name) = (format!("loser{i}"), format!("ann{CLIENTS}_{i}"));
+        let client = &clients[i % 4];
+        async move { ensure(client, request(&id, &name)).await }
+    });
+    let made: Vec<_> = join_all(losers).await;
+    assert_eq!(made.iter().filter(|made| made.is_ok()).count(), CLIENTS - 1);
+    system.assert_valid(1 + CLIENTS as u64).await;
+}
+
+/// Each call makes an account, or finds the one that another process has just made or deleted.
+async fn an_external_id_is_resolved_at_once_by_all_processes(topology: Topology) {
+    let system = System::start(topology).await;
+    let other = system.another(&[]).await;
+    for round in 0..20 {
+        let name = format!("ann{round}");
+        assert_eq!(resolve_ids(&other, &["1"]).await, []);
+        assert_eq!(resolve(&other, &[&name]).await, []);
+        let made = ensure(&system.client, request("1", &name)).await.unwrap();
+        let id = made.user.as_ref().unwrap().id;
+        assert!(made.created);
+        assert_eq!(resolve_ids(&other, &["1"]).await, [("1".to_owned(), id)]);
+        assert_eq!(resolve(&other, &[&name]).await, [(name.clone(), id)]);
+        let found = ensure(&other, request("1", "other")).await.unwrap();
+        assert_eq!((found.user, found.created), (made.user, false));
+        crate::support::delete(&other, id, "").await.unwrap();
+        assert_eq!(resolve_ids(&system.client, &["1"]).await, []);
     }
-    assert_valid(&system.client, 2 + CLIENTS as u64).await;
+    system.assert_valid(0).await;
 }
 
 async fn a_name_has_one_account_whoever_identifies_it(topology: Topology) {
@@ -72,7 +107,7 @@ async fn a_name_has_one_account_whoever_identifies_it(topology: Topology) {
     let ann = register(&system.client, "ann").await;
     let taken = ensure(&system.client, request("1", "ANN")).await.unwrap_err();
     assert_eq!(reason_of(&taken), Some(Reason::NameTaken));
-    assert_eq!(resolve(&system.client, &["1"]).await, []);
+    assert_eq!(resolve_ids(&system.client, &["1"]).await, []);
     let bob = ensure(&system.client, request("1", "bob")).await.unwrap().user.unwrap();
     let taken = system.client.clone().register(registration("bob")).await.unwrap_err();
     assert_eq!(reason_of(&taken), Some(Reason::NameTaken));
@@ -87,7 +122,7 @@ async fn a_name_has_one_account_whoever_identifies_it(topology: Topology) {
     let issuer = "other".to_owned();
     let other = pb::EnsureUserRequest { issuer, ..request("1", "carl") };
     assert!(ensure(&system.client, other).await.unwrap().created);
-    assert_valid(&system.client, 5).await;
+    system.assert_valid(5).await;
     let account = pb::GetAccountRequest { user_id: bob.id };
     let account = system.client.clone().get_account(account).await.unwrap().into_inner();
     let account = account.account.unwrap();
@@ -107,7 +142,7 @@ async fn a_deleted_account_releases_its_external_id(topology: Topology) {
     let system = System::start(topology).await;
     let delete = async |user_id, password: &str| {
         let request = pb::DeleteUserRequest { user_id, password: password.to_owned() };
-        system.client.clone().delete_user(request).await
+        retried!(&system.client, delete_user, request)
     };
     let ann = register(&system.client, "ann").await;
     let without = delete(ann.id, "").await.unwrap_err();
@@ -116,17 +151,16 @@ async fn a_deleted_account_releases_its_external_id(topology: Topology) {
     let wrong = delete(bob.id, "correct horse battery").await.unwrap_err();
     assert_eq!(reason_of(&wrong), Some(Reason::BadCredentials));
     delete(bob.id, "").await.unwrap();
-    assert_eq!(resolve(&system.client, &["1"]).await, []);
+    assert_eq!(resolve_ids(&system.client, &["1"]).await, []);
     // Its name is held, its external id is not.
     let held = ensure(&system.client, request("1", "bob")).await.unwrap_err();
     assert_eq!(reason_of(&held), Some(Reason::NameTaken));
     let again = ensure(&system.client, request("1", "bobby")).await.unwrap();
     let again_id = again.user.unwrap().id;
     assert!(again.created && again_id != bob.id);
-    let confirm = pb::ConfirmDeletionRequest { user_id: bob.id };
-    system.client.clone().confirm_deletion(confirm).await.unwrap();
-    assert_eq!(resolve(&system.client, &["1"]).await, [("1".to_owned(), again_id)]);
-    assert_valid(&system.client, 2).await;
+    confirm_deletion(&system.client, bob.id).await;
+    assert_eq!(resolve_ids(&system.client, &["1"]).await, [("1".to_owned(), again_id)]);
+    system.assert_valid(2).await;
 }
 
 #[tokio::test]

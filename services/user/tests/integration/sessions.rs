@@ -1,192 +1,232 @@
-//! Sessions and failed log-ins at the level of the store.
+//! Sessions: which ones end, what is noted of their use, and what other processes accept.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
-use microblog_domain::UserId;
+use futures::future::join_all;
 use microblog_proto::{common::ErrorReason as Reason, user as pb};
-use microblog_testkit::{Store as Redis, Topology, eventually};
-use microblog_user::{
-    Accounts, Address, Fingerprint, Hash, Login, Token,
-    store::{Attempt, SESSIONS_MAX, Store},
+use microblog_testkit::{Database, Store, eventually};
+
+use crate::support::{
+    Client, PASSWORD, PATIENCE, System, Topology, assert_rejected, authenticate, change_password,
+    delete, fingerprint, login, logout, now_ms, on_each_store, register, unknown_token,
 };
 
-use crate::support::{self, PASSWORD, PATIENCE, System, accounts, assert_rejected, register};
+/// The most sessions of an account.
+const SESSIONS_MAX: usize = 50;
 
-/// An account whose sessions a store opens without a log-in.
-struct Account {
-    id: UserId,
-    address: Address,
-    password: Hash,
-    store: Store,
-    /// Readers of the same store.
-    accounts: Accounts,
+const HOUR_MS: u64 = 3_600_000;
+
+on_each_store! {
+    the_least_recently_used_session_ends
+    the_use_of_a_session_is_noted_once_an_hour
+    an_ended_session_is_refused_at_once_by_a_process_that_has_cached_it
+    a_batch_of_users_authenticates_a_session
 }
 
-impl Account {
-    async fn register(system: &System) -> Self {
-        let (store, accounts) = accounts(&system.redis).await;
-        let id = UserId::new(register(&system.client, "ann").await.id).unwrap();
-        let record = accounts.get_own(id).await.unwrap();
-        let address = record.address().unwrap();
-        Self { id, address, password: record.password, store, accounts }
-    }
-
-    async fn open(&self, token: Fingerprint, end: SystemTime) {
-        let opened = self.store.open_session(self.id, &self.address, &self.password, token, end);
-        assert!(opened.await.unwrap());
-    }
-}
-
-#[tokio::test]
-async fn the_session_that_expires_first_is_evicted() {
-    let system = System::start(Topology::Single).await;
-    let ann = Account::register(&system).await;
+async fn log_in_often(client: &Client, name: &str, times: usize) -> Vec<String> {
     let mut tokens = Vec::new();
-    for i in 0..=SESSIONS_MAX as u64 {
-        let token = Token::issue(ann.id).unwrap();
-        let end = SystemTime::now() + Duration::from_secs(100 + i);
-        // Twice, as after a lost response.
-        for _ in 0..2 {
-            ann.open(token.fingerprint(), end).await;
-        }
-        tokens.push(token.reveal());
+    for _ in 0..times {
+        tokens.push(login(client, name, PASSWORD).await.unwrap());
     }
-    assert!(support::authenticate(&system.client, &tokens[0]).await.is_err());
-    for token in &tokens[1..] {
-        assert_eq!(support::authenticate(&system.client, token).await.unwrap(), ann.id.get());
-    }
-    let end = SystemTime::now() + Duration::from_secs(100);
-    let late = Token::issue(ann.id).unwrap().fingerprint();
-    let wrong = Hash::none();
-    let opened = ann.store.open_session(ann.id, &ann.address, &wrong, late, end);
-    assert!(!opened.await.unwrap());
+    tokens
 }
 
-const ROUNDS: u64 = 200;
+/// Returns the statement that sets when a session was used last.
+fn set_used(token: &str, ms: u64) -> String {
+    format!("UPDATE sessions SET used = {ms} WHERE token = '{}';", fingerprint(token))
+}
 
-// Each has its own connection and client-side cache, like replicas.
-#[tokio::test]
-async fn ended_sessions_are_invalidated_in_other_replicas() {
-    for topology in [Topology::Single, Topology::Cluster] {
-        let system = System::start_without_jobs(topology, &[]).await;
-        let ann = Account::register(&system).await;
-        let (id, other) = (ann.id, &ann.accounts);
-        let kept = Token::issue(id).unwrap();
-        let end = SystemTime::now() + Duration::from_secs(100);
-        ann.open(kept.fingerprint(), end).await;
-        if let Redis::Single(server) = &system.redis {
-            server.reset_commandstats().await;
-        }
-        for round in 0..ROUNDS {
-            let token = Token::issue(id).unwrap();
-            let (text, kept) = (token.reveal(), kept.reveal());
-            assert!(other.authenticate(&text).await.is_err(), "{round}: not opened yet");
-            ann.open(token.fingerprint(), end).await;
-            for _ in ["read", "cached"] {
-                assert_eq!(other.authenticate(&text).await.unwrap().0, id, "{round}");
-            }
-            system.client.clone().logout(pb::LogoutRequest { token: text.clone() }).await.unwrap();
-            assert!(other.authenticate(&text).await.is_err(), "{round}: ended");
-            assert_eq!(other.authenticate(&kept).await.unwrap().0, id, "{round}");
-        }
-        if let Redis::Single(server) = &system.redis {
-            // Besides those of the function that opens a session: two changes for five reads.
-            let reads = server.commandstats().await.get("zrange").copied().unwrap_or_default();
-            assert!(reads - ROUNDS < 4 * ROUNDS, "{reads}: nothing is cached");
-        }
-        // All sessions end, with a new password or the account's deletion.
-        let new_password = "another one than that".to_owned();
-        let change = pb::ChangePasswordRequest {
-            user_id: id.get(),
-            current_password: PASSWORD.to_owned(),
-            new_password: new_password.clone(),
-        };
-        system.client.clone().change_password(change).await.unwrap();
-        assert!(other.authenticate(&kept.reveal()).await.is_err());
-        let last = support::login(&system.client, "ann", &new_password).await.unwrap();
-        assert_eq!(other.authenticate(&last).await.unwrap().0, id);
-        let delete = pb::DeleteUserRequest { user_id: id.get(), password: new_password };
-        system.client.clone().delete_user(delete).await.unwrap();
-        assert!(other.authenticate(&last).await.is_err());
+/// Returns when a session was used last, by the database.
+async fn used(system: &System, token: &str) -> u64 {
+    let token = fingerprint(token);
+    let used = system.number(&format!("SELECT used FROM sessions WHERE token = '{token}'")).await;
+    used as u64
+}
+
+async fn the_least_recently_used_session_ends(topology: Topology) {
+    let system = System::start(topology).await;
+    let client = &system.client;
+    let ann = register(client, "ann").await.id;
+    register(client, "bob").await;
+    let others = login(client, "bob", PASSWORD).await.unwrap();
+    let tokens = log_in_often(client, "ann", SESSIONS_MAX).await;
+    // The first ones were used longest ago.
+    let begun = now_ms();
+    let set_all = tokens
+        .iter()
+        .zip(1..)
+        .map(|(token, minutes)| set_used(token, begun - 10 * HOUR_MS + minutes * 60_000));
+    system.execute(&set_all.collect::<String>()).await;
+    system.flush().await;
+    assert_eq!(authenticate(client, &tokens[0]).await.unwrap(), ann);
+    eventually("the use is noted", PATIENCE, async || used(&system, &tokens[0]).await >= begun)
+        .await;
+
+    let newest = log_in_often(client, "ann", 2).await;
+    for ended in &tokens[1..3] {
+        assert_rejected(authenticate(client, ended).await, Reason::TokenInvalid);
     }
+    for alive in tokens[..1].iter().chain(&tokens[3..]).chain(&newest) {
+        assert_eq!(authenticate(client, alive).await.unwrap(), ann);
+    }
+    let count = format!("SELECT count(*) FROM sessions WHERE account = {ann}");
+    assert_eq!(system.number(&count).await, SESSIONS_MAX as i64);
+    assert!(authenticate(client, &others).await.is_ok(), "each account has its own");
+
+    // One that has expired ends before any other.
+    let last = fingerprint(newest.last().unwrap());
+    let expire = format!("UPDATE sessions SET expires = {begun} WHERE token = '{last}'");
+    system.execute(&expire).await;
+    login(client, "ann", PASSWORD).await.unwrap();
+    assert!(authenticate(client, &tokens[3]).await.is_ok());
+    let gone = format!("SELECT count(*) FROM sessions WHERE token = '{last}'");
+    assert_eq!(system.number(&gone).await, 0);
+    system.assert_valid(2).await;
+}
+
+async fn the_use_of_a_session_is_noted_once_an_hour(topology: Topology) {
+    let system = System::start(topology).await;
+    let clients = [system.client.clone(), system.another(&[]).await];
+    let ann = register(&system.client, "ann").await.id;
+    let token = login(&system.client, "ann", PASSWORD).await.unwrap();
+    let notes = format!("SELECT count(*) FROM feed WHERE change = 'use {ann}'");
+    let check = async || {
+        let checks = (0..100).map(|n| authenticate(&clients[n % 2], &token));
+        assert!(join_all(checks).await.into_iter().all(|id| id.unwrap() == ann));
+    };
+    let first = used(&system, &token).await;
+    check().await;
+    for hours in 1..=3 {
+        let begun = now_ms();
+        // A minute less than an hour ago, and a minute more.
+        system.execute(&set_used(&token, begun - HOUR_MS + 60_000)).await;
+        system.flush().await;
+        check().await;
+        assert_eq!(used(&system, &token).await, begun - HOUR_MS + 60_000);
+        assert_eq!(system.number(&notes).await, hours - 1);
+        system.execute(&set_used(&token, begun - HOUR_MS - 60_000)).await;
+        system.flush().await;
+        check().await;
+        eventually("the use is noted", PATIENCE, async || used(&system, &token).await >= begun)
+            .await;
+        for _ in 0..5 {
+            check().await;
+        }
+        assert_eq!(system.number(&notes).await, hours, "by one of them, once");
+    }
+    assert!(used(&system, &token).await > first);
+    system.assert_valid(1).await;
+}
+
+/// Has a service cache a session, which no other one reads. A single server then gets no GET. One of a
+/// cluster does, and tracks two keys: the entry and its mark.
+async fn cache_session(system: &System, client: &Client, token: &str, id: u64) {
+    eventually("the session is in the client-side cache", PATIENCE, async || {
+        let before = system.entries_read().await;
+        for _ in 0..3 {
+            assert_eq!(authenticate(client, token).await.unwrap(), id);
+        }
+        match system.redis {
+            Store::Single(_) => system.entries_read().await == before,
+            Store::Cluster(_) => system.tracked_keys().await >= 2,
+        }
+    })
+    .await;
+}
+
+async fn an_ended_session_is_refused_at_once_by_a_process_that_has_cached_it(topology: Topology) {
+    let system = System::start(topology).await;
+    let [client, other] = [&system.client, &system.another(&[]).await];
+    let ann = register(client, "ann").await.id;
+    let mut passwords = [PASSWORD, "battery staple"];
+    let mut kept = login(client, "ann", PASSWORD).await.unwrap();
+    for round in 0..100 {
+        let token = login(client, "ann", passwords[0]).await.unwrap();
+        cache_session(&system, other, &token, ann).await;
+        let ends_all = round % 10 == 9;
+        match ends_all {
+            true => change_password(client, ann, passwords[0], passwords[1]).await,
+            false => logout(client, &token).await,
+        }
+        assert_rejected(authenticate(other, &token).await, Reason::TokenInvalid);
+        assert_eq!(authenticate(other, &kept).await.is_err(), ends_all, "{round}");
+        assert_rejected(authenticate(client, &token).await, Reason::TokenInvalid);
+        if ends_all {
+            passwords.reverse();
+            kept = login(client, "ann", passwords[0]).await.unwrap();
+        }
+    }
+    let token = login(client, "ann", passwords[0]).await.unwrap();
+    cache_session(&system, other, &token, ann).await;
+    delete(client, ann, passwords[0]).await.unwrap();
+    assert_rejected(authenticate(other, &token).await, Reason::TokenInvalid);
+    system.assert_valid(0).await;
 }
 
 #[tokio::test]
 async fn a_cached_session_expires() {
-    let system = System::start(Topology::Single).await;
-    let ann = Account::register(&system).await;
-    let token = Token::issue(ann.id).unwrap();
-    // As stored: in whole milliseconds.
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
-    let end = UNIX_EPOCH + Duration::from_millis(now + 1500);
-    ann.open(token.fingerprint(), end).await;
-    // It keeps the key alive.
-    let longer = Token::issue(ann.id).unwrap();
-    ann.open(longer.fingerprint(), end + Duration::from_secs(100)).await;
-    let text = token.reveal();
-    // On a machine of any speed: reads that start after the expiry are rejected, those before
-    // succeed.
-    let mut was_rejected = false;
-    while !was_rejected {
-        let before = SystemTime::now();
-        was_rejected = ann.accounts.authenticate(&text).await.is_err();
-        let after = SystemTime::now();
-        assert!(!was_rejected || after >= end, "rejected before its expiry");
-        assert!(was_rejected || before < end, "accepted after its expiry");
+    let flags = ["--session-ttl-s", "2"];
+    for database in Database::both().await {
+        let redis = Store::start(Topology::Single).await;
+        let system = System::start_on(redis, database, &flags).await;
+        let client = system.client.clone();
+        register(&client, "ann").await;
+        let request = pb::LoginRequest { login: "ann".to_owned(), password: PASSWORD.to_owned() };
+        let opened = client.clone().login(request).await.unwrap().into_inner();
+        let end = SystemTime::try_from(opened.expires_at.unwrap()).unwrap();
+        // On a machine of any speed: reads that start after the expiry are rejected, those before
+        // succeed.
+        let mut was_rejected = false;
+        while !was_rejected {
+            let before = SystemTime::now();
+            was_rejected = authenticate(&client, &opened.token).await.is_err();
+            let after = SystemTime::now();
+            assert!(!was_rejected || after >= end, "rejected before its expiry");
+            assert!(was_rejected || before < end, "accepted after its expiry");
+        }
+        // Its entry is still there, and no violation.
+        system.assert_valid(1).await;
     }
 }
 
-#[tokio::test]
-async fn a_batch_of_users_authenticates_a_session() {
-    let system = System::start(Topology::Single).await;
-    let ann = Account::register(&system).await;
-    let bob = register(&system.client, "bob").await.id;
+async fn a_batch_of_users_authenticates_a_session(topology: Topology) {
+    let system = System::start(topology).await;
+    let client = &system.client;
+    let (ann, bob) = (register(client, "ann").await.id, register(client, "bob").await.id);
     let batch = async |session_token: &str| {
         let (user_ids, session_token) = (vec![bob], session_token.to_owned());
         let request = pb::BatchGetUsersRequest { user_ids, session_token, ..Default::default() };
-        let answer = system.client.clone().batch_get_users(request).await?.into_inner();
+        let answer = client.clone().batch_get_users(request).await?.into_inner();
         assert_eq!(answer.users[0].id, bob);
         Ok(answer.session_user_id)
     };
-    let [token, short, unknown] = [(); 3].map(|()| Token::issue(ann.id).unwrap());
-    ann.open(token.fingerprint(), SystemTime::now() + Duration::from_secs(100)).await;
-    ann.open(short.fingerprint(), SystemTime::now() + Duration::from_millis(300)).await;
-    let [token, short, unknown] = [token, short, unknown].map(|token| token.reveal());
+    let short_lived = system.another(&["--session-ttl-s", "1"]).await;
+    let [token, short] = [
+        login(client, "ann", PASSWORD).await.unwrap(),
+        login(&short_lived, "ann", PASSWORD).await.unwrap(),
+    ];
+    let unknown = unknown_token(ann);
 
     assert_eq!(batch("").await.unwrap(), 0, "no session");
-    assert_eq!(batch(&token).await.unwrap(), ann.id.get());
+    assert_eq!(batch(&token).await.unwrap(), ann);
     for invalid in [&unknown, " ", "?", &token[1..], &format!("{token} "), &"x".repeat(1 << 20)] {
         assert_rejected(batch(invalid).await, Reason::TokenInvalid);
     }
     eventually("it expires", PATIENCE, async || batch(&short).await.is_err()).await;
     assert_rejected(batch(&short).await, Reason::TokenInvalid);
-    system.client.clone().logout(pb::LogoutRequest { token: token.clone() }).await.unwrap();
+    logout(client, &token).await;
     assert_rejected(batch(&token).await, Reason::TokenInvalid);
 }
 
+/// A process that is new to all of it.
 #[tokio::test]
-async fn attempts_are_throttled_after_the_fifth_failure() {
-    let redis = Redis::start(Topology::Single).await;
-    let (store, _) = accounts(&redis).await;
-    let address = Address::stored("ann@example.org").unwrap();
-    for _ in 0..5 {
-        assert_eq!(
-            store.attempt(&Login::Address(address.clone())).await.unwrap(),
-            Attempt::Allowed(None)
-        );
-    }
-    store.reset_attempts(&address).await.unwrap();
-    support::set_failures(&redis, address.as_str(), 11).await;
-    assert_eq!(
-        store.attempt(&Login::Address(address.clone())).await.unwrap(),
-        Attempt::Allowed(None)
-    );
-    let throttled = store.attempt(&Login::Address(address.clone())).await.unwrap();
-    // 1 s after the fifth failure, doubled for each of the next seven.
-    assert!(matches!(throttled, Attempt::Throttled(wait) if wait <= Duration::from_secs(128)));
-    store.reset_attempts(&address).await.unwrap();
-    assert_eq!(
-        store.attempt(&Login::Address(address.clone())).await.unwrap(),
-        Attempt::Allowed(None)
-    );
+async fn sessions_do_not_end_with_the_process() {
+    let (redis, database) = (Store::start(Topology::Single).await, Database::postgres().await);
+    let system = System::start_on(redis, database, &[]).await;
+    let ann = register(&system.client, "ann").await.id;
+    let token = login(&system.client, "ann", PASSWORD).await.unwrap();
+    let later = system.another(&[]).await;
+    assert_eq!(authenticate(&later, &token).await.unwrap(), ann);
+    logout(&later, &token).await;
+    assert_rejected(authenticate(&system.client, &token).await, Reason::TokenInvalid);
 }

@@ -20,7 +20,7 @@ use crate::support::{
 };
 
 /// The Redis user with access to CLIENT TRACKING and the keys of these tests.
-const TRACKED: &str = "user";
+const TRACKED: &str = "post";
 
 /// Two steps of three seconds at most, and a margin for a busy machine. A read that hangs exceeds
 /// any limit.
@@ -43,7 +43,7 @@ fn partition(id: u64) -> Partition {
 }
 
 fn key(id: u64) -> String {
-    format!("user:{{{}}}:number:{id}", partition(id).number())
+    format!("post:{{{}}}:number:{id}", partition(id).number())
 }
 
 fn numbers(url: String, bytes_max: usize) -> ClientSideCache<u64, u64> {
@@ -593,6 +593,26 @@ async fn two_of_one_primary(
         numbers.read(&[0, other]).await.unwrap();
     }
     (numbers, [0, other], primary)
+}
+
+#[tokio::test]
+async fn tracked_reads_are_of_one_connection() {
+    let cluster = RedisCluster::start(3, 0).await;
+    let (numbers, [one, two], primary) = two_of_one_primary(&cluster).await;
+    assert_eq!(numbers.read_tracked(&[one, two]).await.unwrap(), [Some(0), Some(0)]);
+    let mut other = two + 1;
+    while cluster.primary_of(&key(other), 0).await == primary {
+        other += 1;
+    }
+    assert!(numbers.read_tracked(&[one, other]).await.unwrap_err().is_unavailable());
+    assert!(numbers.read_tracked(&[one, two]).await.is_ok(), "it is still connected");
+    let kill = cmd("CLIENT").arg("KILL").arg("USER").arg(TRACKED).take();
+    kill.exec_async(&mut cluster.nodes()[primary].admin().await).await.unwrap();
+    // Until the cache notices.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!numbers.admits(one));
+    assert!(numbers.read_tracked(&[one, two]).await.unwrap_err().is_unavailable());
+    assert_eq!(numbers.read(&[one, two]).await.unwrap(), [0, 0], "by another connection");
 }
 
 // The old primary of a migrating slot does not know of keys created on the new one.

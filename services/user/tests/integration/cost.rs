@@ -1,0 +1,367 @@
+//! The cost of calls: the statements and the Redis commands that a service sends.
+
+use std::{cell::Cell, collections::HashSet, future::ready};
+
+use futures::StreamExt as _;
+use microblog_chassis::Worker;
+use microblog_proto::{common::ErrorReason as Reason, user as pb};
+use microblog_testkit::{
+    ADMIN, PATIENCE, PostgresServer, RedisServer, Store,
+    redis::{Client as RedisClient, aio::Monitor, cmd},
+};
+use uuid::Uuid;
+
+use crate::support::{
+    Client, Database, PASSWORD, System, WITHOUT_JOBS, assert_rejected, authenticate,
+    change_password, delete, is_free, login, login_as, logout, register, retried, serve, set_bio,
+};
+
+/// The name of the connections whose statements are counted.
+const COUNTED: &str = "counted";
+
+/// Each statement is in the log, behind the name of its connection.
+const SETTINGS: [&str; 2] = ["log_statement=all", "log_line_prefix=%a|"];
+
+/// What a service sends, in order.
+#[derive(Debug, PartialEq, Eq)]
+struct Cost {
+    /// Without those that begin or end a transaction which only reads.
+    statements: Vec<String>,
+    /// Without the marks, which are read four times a second.
+    commands: Vec<String>,
+}
+
+/// Counts what one service sends. Another one has the background jobs, and another Redis user.
+struct Meter {
+    system: System,
+    client: Client,
+    monitor: Monitor,
+}
+
+impl Meter {
+    async fn start() -> Self {
+        let redis = RedisServer::start().await;
+        let database = PostgresServer::start_with(&SETTINGS).await;
+        let url = format!("{}?application_name={COUNTED}", database.url());
+        let other = serve(&redis.url(ADMIN), &database.url(), Worker::ONLY, &[]).await;
+        let client = serve(&redis.url("user"), &url, WITHOUT_JOBS, &[]).await;
+        let monitor = RedisClient::open(redis.admin_url()).unwrap();
+        let monitor = monitor.get_async_monitor().await.unwrap();
+        let (redis, database) = (Store::Single(redis), Database::Postgres(database));
+        let system = System { redis, database, client: other };
+        system.caches().await;
+        Self { system, client, monitor }
+    }
+
+    fn log(&self) -> String {
+        let Database::Postgres(server) = &self.system.database else { unreachable!() };
+        server.log()
+    }
+
+    /// Returns what a call costs.
+    async fn cost(&mut self, call: impl AsyncFnOnce(&Client)) -> Cost {
+        let log = self.log().len();
+        self.monitored().await;
+        call(&self.client).await;
+        let commands = self.monitored().await;
+        let statements = self.log()[log..].lines().filter_map(statement).collect();
+        Cost { statements, commands }
+    }
+
+    /// Returns the commands of the service since the last time.
+    async fn monitored(&mut self) -> Vec<String> {
+        let mut admin = self.system.redis.nodes()[0].admin().await;
+        let end = Uuid::new_v4().to_string();
+        cmd("ECHO").arg(&end).exec_async(&mut admin).await.unwrap();
+        let seen = self.monitor.on_message::<String>();
+        let seen = seen.take_while(|line| ready(!line.contains(&end)));
+        let lines: Vec<String> = seen.collect().await;
+        let list = cmd("CLIENT").arg("LIST").take();
+        let list: String = list.query_async(&mut admin).await.unwrap();
+        let of_service = list.lines().filter(|line| line.contains(" user=user "));
+        let address = |line: &str| Some(line.split_once(" addr=")?.1.split(' ').next()?.to_owned());
+        let own: HashSet<String> = of_service.filter_map(address).collect();
+        lines.iter().filter_map(|line| command(line, &own)).collect()
+    }
+
+    /// Asserts what a call costs, as soon as nothing of before adds to it. The other service prepares each
+    /// call.
+    async fn costs<T>(
+        &mut self,
+        what: &str,
+        [statements, commands]: [&[&str]; 2],
+        prepare: impl AsyncFn(&System) -> T,
+        call: impl AsyncFn(&Client, T),
+    ) {
+        let owned = |list: &[&str]| list.iter().map(|&one| one.to_owned()).collect();
+        let expected = Cost { statements: owned(statements), commands: owned(commands) };
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            let prepared = prepare(&self.system).await;
+            let cost = self.cost(async |client| call(client, prepared).await).await;
+            if cost == expected {
+                return;
+            }
+            assert!(tokio::time::Instant::now() < deadline, "{what}: {cost:#?}, not {expected:#?}");
+        }
+    }
+}
+
+/// Returns what a statement in the log does, and to which table.
+fn statement(line: &str) -> Option<String> {
+    let (_, text) = line.strip_prefix(COUNTED)?.split_once("LOG:  ")?;
+    let (kind, text) = text.split_once(": ")?;
+    if kind != "statement" && !kind.starts_with("execute ") {
+        return None;
+    }
+    let words: Vec<&str> =
+        text.split([' ', '(', ')', ';']).filter(|word| !word.is_empty()).collect();
+    let behind = |word: &str| words[words.iter().position(|&one| one == word)? + 1..].first();
+    Some(match words[0] {
+        "BEGIN" | "ROLLBACK" => return None,
+        "SELECT" if text.contains("append_to_feed") => "append to the feed and COMMIT".to_owned(),
+        "SELECT" if text.contains("AS one LEFT JOIN") => format!("load {}", behind("JOIN")?),
+        "SELECT" if text.contains("pg_control_system") => "SELECT history".to_owned(),
+        "SELECT" => format!("SELECT {}", behind("FROM")?),
+        "DELETE" => format!("DELETE {}", behind("FROM")?),
+        "INSERT" => format!("INSERT {}", behind("INTO")?),
+        "UPDATE" => format!("UPDATE {}", behind("UPDATE")?),
+        other => other.to_owned(),
+    })
+}
+
+/// Returns a command of one of the connections: its name, or that of its function.
+fn command(line: &str, connections: &HashSet<String>) -> Option<String> {
+    let (head, command) = line.split_once("] ")?;
+    let (_, address) = head.rsplit_once(' ')?;
+    let mut words = command.split(' ').map(|word| word.trim_matches('"'));
+    let name = match words.next()? {
+        // Without the version of its library.
+        name if name.eq_ignore_ascii_case("fcall") => words.next()?.rsplit_once('_')?.0.to_owned(),
+        name => name.to_uppercase(),
+    };
+    let is_counted = connections.contains(address) && name != "read_mark";
+    is_counted.then_some(name)
+}
+
+/// What a transaction begins with.
+const HISTORY: &str = "SELECT history";
+
+/// What a transaction ends with, in one message.
+const APPEND: &str = "append to the feed and COMMIT";
+
+/// A guess is counted before the password is compared.
+const GUESS: [&str; 5] = [HISTORY, "INSERT guesses", "SELECT guesses", "UPDATE guesses", "COMMIT"];
+
+fn names() -> impl Fn() -> String {
+    let number = Cell::new(0);
+    move || {
+        number.set(number.get() + 1);
+        format!("user{}", number.get())
+    }
+}
+
+/// Finds the account of an external id, or makes it.
+async fn ensure(client: &Client, name: &str) {
+    let request = pb::EnsureUserRequest {
+        issuer: "sso".to_owned(),
+        external_id: name.to_owned(),
+        name: name.to_owned(),
+        display_name: String::new(),
+    };
+    retried!(client, ensure_user, request).unwrap();
+}
+
+#[tokio::test]
+async fn calls_that_write_cost_so_many_statements() {
+    let mut meter = Meter::start().await;
+    let name = names();
+    let nothing = async |_: &System| {};
+    let registered = async |system: &System| {
+        let name = name();
+        (register(&system.client, &name).await.id, name)
+    };
+
+    let statements = [
+        "SELECT identifiers",
+        HISTORY,
+        "INSERT identifiers",
+        "SELECT identifiers",
+        "INSERT accounts",
+        "UPDATE identifiers",
+        APPEND,
+    ];
+    // The profile and the name. The address is not cached.
+    let commands = ["apply", "apply"];
+    meter
+        .costs("registration", [&statements, &commands], nothing, async |client, ()| {
+            _ = register(client, &name()).await;
+        })
+        .await;
+
+    let statements = [HISTORY, "INSERT identifiers", "SELECT identifiers", "SELECT accounts"];
+    let ensured = async |system: &System| {
+        let name = name();
+        ensure(&system.client, &name).await;
+        name
+    };
+    meter
+        .costs("external id that is known", [&statements, &[]], ensured, async |client, name| {
+            ensure(client, &name).await;
+        })
+        .await;
+
+    let open = [
+        HISTORY,
+        "SELECT accounts",
+        "SELECT sessions",
+        "SELECT guesses",
+        "UPDATE accounts",
+        "INSERT sessions",
+        "DELETE guesses",
+        APPEND,
+    ];
+    let statements = [&["SELECT identifiers"][..], &GUESS, &open].concat();
+    for is_by_name in [true, false] {
+        meter
+            .costs("log-in", [&statements, &["apply"]], registered, async |client, (_, name)| {
+                let address = format!("{name}@example.org");
+                let login = if is_by_name { name } else { address };
+                _ = login_as(client, &login, PASSWORD).await.unwrap();
+            })
+            .await;
+    }
+    // Known or unknown, a wrong password costs the same.
+    let statements = [&["SELECT identifiers"][..], &GUESS].concat();
+    for (is_known, domain) in [(true, ""), (true, "@example.org"), (false, ""), (false, "@a.org")] {
+        let some_name = async |system: &System| match is_known {
+            true => registered(system).await.1,
+            false => name(),
+        };
+        meter
+            .costs("wrong password", [&statements, &[]], some_name, async |client, name| {
+                let login = format!("{name}{domain}");
+                assert_rejected(login_as(client, &login, "wrong").await, Reason::BadCredentials);
+            })
+            .await;
+    }
+
+    let statements = [HISTORY, "SELECT accounts", "SELECT sessions", "UPDATE accounts", APPEND];
+    meter
+        .costs("profile change", [&statements, &["apply"]], registered, async |client, (id, _)| {
+            _ = set_bio(client, id, "here").await.unwrap();
+        })
+        .await;
+    let statements = [HISTORY, "SELECT accounts", "SELECT sessions"];
+    meter
+        .costs("no change", [&statements, &["apply"]], registered, async |client, (id, _)| {
+            _ = set_bio(client, id, "").await.unwrap();
+        })
+        .await;
+
+    let logged_in = async |system: &System| {
+        let (id, name) = registered(system).await;
+        (id, login(&system.client, &name, PASSWORD).await.unwrap())
+    };
+    let statements = [
+        HISTORY,
+        "SELECT accounts",
+        "SELECT sessions",
+        "UPDATE accounts",
+        "DELETE sessions",
+        APPEND,
+    ];
+    meter
+        .costs("log-out", [&statements, &["apply"]], logged_in, async |client, (_, token)| {
+            logout(client, &token).await;
+        })
+        .await;
+
+    let change = [
+        HISTORY,
+        "SELECT accounts",
+        "SELECT sessions",
+        "SELECT guesses",
+        "UPDATE accounts",
+        "DELETE sessions",
+        "DELETE guesses",
+        APPEND,
+    ];
+    let statements = [&["SELECT accounts"][..], &GUESS, &change].concat();
+    meter
+        .costs("new password", [&statements, &["apply"]], logged_in, async |client, (id, _)| {
+            change_password(client, id, PASSWORD, "battery staple").await;
+        })
+        .await;
+
+    let delete_account = [
+        HISTORY,
+        "SELECT accounts",
+        "SELECT sessions",
+        "SELECT identifiers",
+        "SELECT guesses",
+        "DELETE accounts",
+        "DELETE identifiers",
+        "UPDATE identifiers",
+        "DELETE sessions",
+        "DELETE guesses",
+        "INSERT deletions",
+        APPEND,
+    ];
+    let statements = [&["SELECT accounts"][..], &GUESS, &delete_account].concat();
+    let commands = ["apply", "apply", "apply"];
+    meter
+        .costs("deletion", [&statements, &commands], logged_in, async |client, (id, _)| {
+            delete(client, id, PASSWORD).await.unwrap();
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn reads_of_what_is_cached_cost_no_statement() {
+    let mut meter = Meter::start().await;
+    let client = meter.system.client.clone();
+    let ids = [register(&client, "ann").await.id, register(&client, "bob").await.id];
+    let token = login(&client, "ann", PASSWORD).await.unwrap();
+    let nothing = async |_: &System| {};
+    let check = async |client: &Client, ()| {
+        assert_eq!(authenticate(client, &token).await.unwrap(), ids[0]);
+    };
+
+    // A change removes the entry. The next read loads it.
+    let changed = async |system: &System| {
+        let other = login(&system.client, "ann", PASSWORD).await.unwrap();
+        logout(&system.client, &other).await;
+    };
+    let commands = ["HMGET", "GET", "lease", "install"];
+    meter
+        .costs("a session check that loads", [&["load accounts"], &commands], changed, check)
+        .await;
+    // Over a shared connection, together with the mark, and then over one that is tracked.
+    meter.costs("session check", [&[], &["PING"]], nothing, check).await;
+
+    let read = async |client: &Client, ()| {
+        let request = pb::BatchGetUsersRequest {
+            user_ids: ids.into(),
+            names: ["ann", "bob", "nobody"].map(str::to_owned).into(),
+            session_token: token.clone(),
+        };
+        let found = client.clone().batch_get_users(request).await.unwrap().into_inner();
+        assert_eq!((found.users.len(), found.named.len()), (2, 2));
+        assert_eq!(found.session_user_id, ids[0]);
+    };
+    // Three reads side by side.
+    meter.costs("users, names and a session", [&[], &["PING"]], nothing, read).await;
+    meter
+        .costs("availability", [&[], &["PING"]], nothing, async |client, ()| {
+            assert!(!is_free(client, "ann").await);
+        })
+        .await;
+    // What only the owner sees.
+    meter
+        .costs("account", [&["SELECT accounts"], &[]], nothing, async |client, ()| {
+            let request = pb::GetAccountRequest { user_id: ids[0] };
+            client.clone().get_account(request).await.unwrap();
+        })
+        .await;
+}

@@ -83,7 +83,7 @@ async fn a_deleted_account_frees_its_name_and_address(topology: Topology) {
 
 async fn a_freed_name_is_held_for_its_time(topology: Topology) {
     let system = System::start(topology).await;
-    let mut client = system.client.clone();
+    let client = system.client.clone();
     let other = system.another(&[]).await;
     let ann = register(&client, "Ann").await;
     assert_eq!(resolve(&other, &["ANN"]).await, [("ANN".to_owned(), ann.id)]);

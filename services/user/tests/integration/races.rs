@@ -11,7 +11,7 @@ use crate::support::{
     Client, PASSWORD, System, Topology, login, on_each_store, registration, try_register,
 };
 
-const CLIENTS: usize = 50;
+const CLIENTS: usize = 24;
 
 on_each_store! {
     concurrent_registrations_of_a_name_have_one_winner
@@ -80,9 +80,9 @@ async fn concurrent_registrations_of_an_address_have_one_winner(topology: Topolo
 async fn concurrent_registrations_of_both_have_one_winner(topology: Topology) {
     let system = System::start(topology).await;
     let clients = system.four_clients().await;
-    let (won, lost) = race(&clients, (0..CLIENTS).map(|_| registration("ann"))).await;
+    let (won, lost) = race(&clients, (0..50).map(|_| registration("ann"))).await;
     // The name is looked at first.
-    assert_eq!((won.len(), lost), (1, vec![Some(Reason::NameTaken); CLIENTS - 1]));
+    assert_eq!((won.len(), lost), (1, vec![Some(Reason::NameTaken); 49]));
     assert!(login(&system.client, "ann", PASSWORD).await.is_ok());
     system.assert_valid(1).await;
 }

@@ -99,7 +99,7 @@ impl Accounts {
     /// Returns an account with its private part; `None` if there is none.
     pub(crate) async fn find_own(&self, id: UserId) -> Result<Option<AccountRow>, Error> {
         let read = async |database: &Database| tables::account(database, id).await;
-        Ok(self.reader.bypass(read).await?)
+        Ok(self.reader.uncached(read).await?)
     }
 
     /// Returns an account with its private part.
@@ -110,7 +110,7 @@ impl Accounts {
     /// Returns the account that has an identifier, with its private part.
     pub(crate) async fn owner(&self, identifier: &Identifier) -> Result<Option<AccountRow>, Error> {
         let read = async |database: &Database| tables::owner(database, identifier).await;
-        Ok(self.reader.bypass(read).await?)
+        Ok(self.reader.uncached(read).await?)
     }
 
     /// Returns which accounts have identifiers, by the stored text of these.
@@ -119,7 +119,7 @@ impl Accounts {
         identifiers: &[Identifier],
     ) -> Result<HashMap<String, UserId>, Error> {
         let read = async |database: &Database| tables::owners(database, identifiers).await;
-        Ok(self.reader.bypass(read).await?)
+        Ok(self.reader.uncached(read).await?)
     }
 
     /// Changes fields of a profile, and returns it.
@@ -176,7 +176,7 @@ impl Accounts {
             };
             database.read("SELECT deletions", work).await
         };
-        Ok(self.reader.bypass(read).await?)
+        Ok(self.reader.uncached(read).await?)
     }
 
     /// Notes that the other services have deleted their data of a deleted account.

@@ -284,13 +284,22 @@ impl<I: Item> Reader<I> {
         self.inner.trust.of(Partition::of_id(id)).is_some()
     }
 
-    /// Reads from the database, in a turn. For what the cache does not have, and while it is not trusted.
+    /// Reads from the database what the cache could have had: of an item that is not trusted, or not whole in
+    /// its entry.
     pub async fn bypass<T>(
         &self,
         read: impl AsyncFnOnce(&Database) -> Result<T, record::Error>,
     ) -> Result<T, ReadError> {
-        let _turn = self.inner.turn().await?;
         self.inner.metrics.bypasses.add(1);
+        self.uncached(read).await
+    }
+
+    /// Reads from the database what is never cached, in a turn.
+    pub async fn uncached<T>(
+        &self,
+        read: impl AsyncFnOnce(&Database) -> Result<T, record::Error>,
+    ) -> Result<T, ReadError> {
+        let _turn = self.inner.turn().await?;
         Ok(read(self.inner.tables.database().await?).await?)
     }
 

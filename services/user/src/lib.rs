@@ -2,8 +2,8 @@
 //! sessions. Calls no other service.
 //!
 //! The database has the accounts. A name, an address or an external id is one row, so no two accounts have
-//! it. A call that writes is one transaction ([`group`]): it locks the rows that it needs, and
-//! [`steps`] has the rules. Redis and the processes cache what is read often ([`items`]): the public part of
+//! it. A call that writes is one transaction (`group`): it locks the rows that it needs, and
+//! `steps` has the rules. Redis and the processes cache what is read often (`items`): the public part of
 //! an account, who has a name, and sessions. What only its owner sees, a password's hash among it, is read
 //! from the database.
 //!

@@ -15,7 +15,7 @@ const RELEASED: [(&str, &str); 7] = [
     ("services/shared/record/src/change_feed.sql", "c381f0589602c6e0"),
     ("services/shared/record/src/positions.sql", "1ed6ff6163a86927"),
     ("services/shared/storage/src/feed.sql", "c11457c4a767e3f1"),
-    ("services/user/src/schema.sql", "29bbb9705764c2d2"),
+    ("services/user/src/schema.sql", "7aec2109e3a98513"),
 ];
 
 const DIRECTORIES: [&str; 5] = [

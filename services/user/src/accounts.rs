@@ -4,6 +4,7 @@
 use std::{
     collections::{HashMap, HashSet},
     future::Future,
+    hash::Hash,
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -27,6 +28,7 @@ use crate::{
     sessions::Uses,
     steps::{AccountRow, Call, IdentifierRow, Outcome},
     tables,
+    token::Token,
 };
 
 /// The rules of the service, with their dependencies. Cheap to clone.
@@ -52,48 +54,47 @@ impl Accounts {
         read_profile(id, &front).ok_or(Error::UserNotFound)
     }
 
-    /// Returns the public parts of the ids that are accounts, deduplicated, in their order.
-    pub(crate) async fn get_many(&self, mut ids: Vec<UserId>) -> Result<Vec<User>, Error> {
-        let mut seen = HashSet::with_capacity(ids.len());
-        ids.retain(|&id| seen.insert(id));
-        let parts: Vec<_> = ids.iter().map(|id| part(AccountItem::Profile, id.get())).collect();
-        let fronts = self.reader.read_all(&parts).await?;
-        Ok(ids.iter().zip(fronts).filter_map(|(&id, front)| read_profile(id, &front)).collect())
+    /// Reads accounts by their ids and by their names, and checks a session, in one read of the cache. Omits
+    /// what has no account. Returns the accounts of the ids and of the names, deduplicated, in their order.
+    pub(crate) async fn batch(&self, batch: Batch) -> Result<Found, Error> {
+        let (ids, names, token) =
+            (deduplicated(batch.ids), deduplicated(batch.names), batch.session);
+        let identifiers: Vec<Identifier> = names.iter().map(Identifier::from).collect();
+        let profiles = ids.iter().map(|id| part(AccountItem::Profile, id.get()));
+        let named = identifiers.iter().map(|name| part(AccountItem::Name, name.digest()));
+        let sessions = token.iter().map(|token| part(AccountItem::Sessions, token.user().get()));
+        let parts: Vec<_> = profiles.chain(named).chain(sessions).collect();
+        let mut fronts = self.reader.read_all(&parts).await?.into_iter();
+        let user = |(&id, front): (&UserId, Arc<[u8]>)| read_profile(id, &front);
+        let users = ids.iter().zip(fronts.by_ref()).filter_map(user).collect();
+        let owner = |identifier: &Identifier, front: &[u8]| row_of(identifier, front)?.account;
+        let owned = identifiers.iter().zip(fronts.by_ref());
+        let owners: Vec<_> = owned.map(|(identifier, front)| owner(identifier, &front)).collect();
+        let named = names.into_iter().zip(owners);
+        let named = named.filter_map(|(name, owner)| Some((name, owner?))).collect();
+        let session = token.zip(fronts.next());
+        let session = session.map(|(token, front)| self.check_session(&token, &front));
+        Ok(Found { users, named, session: session.transpose()?.map(|(user, _)| user) })
     }
 
     /// Returns the public part of the account with this name.
     pub(crate) async fn get_by_name(&self, name: &Name) -> Result<User, Error> {
-        let row = self.names(std::slice::from_ref(name)).await?.pop().flatten();
-        let owner = row.and_then(|row| row.account).ok_or(Error::UserNotFound)?;
+        let owner = self.name(name).await?.and_then(|row| row.account);
+        let owner = owner.ok_or(Error::UserNotFound)?;
         self.get(owner).await
-    }
-
-    /// Resolves names to accounts, deduplicated, in their order; skips unknown ones.
-    pub(crate) async fn resolve(&self, mut names: Vec<Name>) -> Result<Vec<(Name, UserId)>, Error> {
-        let mut seen = HashSet::with_capacity(names.len());
-        names.retain(|name| seen.insert(name.clone()));
-        let rows = self.names(&names).await?;
-        let owner = |row: Option<IdentifierRow>| row.and_then(|row| row.account);
-        let named = names.into_iter().zip(rows).filter_map(|(name, row)| Some((name, owner(row)?)));
-        Ok(named.collect())
     }
 
     /// Returns whether a name is free to register.
     pub(crate) async fn is_free(&self, name: &Name) -> Result<bool, Error> {
-        let row = self.names(std::slice::from_ref(name)).await?.pop().flatten();
+        let row = self.name(name).await?;
         Ok(row.is_none_or(|row| row.is_free(unix_ms(SystemTime::now()))))
     }
 
-    // Returns the rows of names, in their order; `None` for those without one.
-    async fn names(&self, names: &[Name]) -> Result<Vec<Option<IdentifierRow>>, Error> {
-        let identifiers: Vec<Identifier> = names.iter().map(Identifier::from).collect();
-        let part = |identifier: &Identifier| part(AccountItem::Name, identifier.digest());
-        let parts: Vec<_> = identifiers.iter().map(part).collect();
-        let fronts = self.reader.read_all(&parts).await?;
-        let row = |(identifier, front): (&Identifier, Arc<[u8]>)| {
-            Some(read_name(&front)).filter(|row| row.text == identifier.as_str())
-        };
-        Ok(identifiers.iter().zip(fronts).map(row).collect())
+    // Returns the row of a name; `None` if there is none.
+    async fn name(&self, name: &Name) -> Result<Option<IdentifierRow>, Error> {
+        let identifier = Identifier::from(name);
+        let front = self.reader.read(&part(AccountItem::Name, identifier.digest())).await?;
+        Ok(row_of(&identifier, &front))
     }
 
     /// Returns an account with its private part; `None` if there is none.
@@ -113,12 +114,12 @@ impl Accounts {
         Ok(self.reader.uncached(read).await?)
     }
 
-    /// Returns which accounts have identifiers, by the stored text of these.
-    pub(crate) async fn owners(
+    /// Returns the rows of identifiers, by their stored text.
+    pub(crate) async fn identified(
         &self,
         identifiers: &[Identifier],
-    ) -> Result<HashMap<String, UserId>, Error> {
-        let read = async |database: &Database| tables::owners(database, identifiers).await;
+    ) -> Result<HashMap<String, IdentifierRow>, Error> {
+        let read = async |database: &Database| tables::identified(database, identifiers).await;
         Ok(self.reader.uncached(read).await?)
     }
 
@@ -145,10 +146,7 @@ impl Accounts {
         password: Option<&Password>,
     ) -> Result<(), Error> {
         let account = match password {
-            Some(password) => {
-                let permit = self.hasher.permit().await?;
-                self.check_password(&permit, id, password).await?
-            }
+            Some(password) => self.check_password(id, password).await?.0,
             None => {
                 let account = self.get_own(id).await?;
                 if !matches!(account.address, Address::External(_)) {
@@ -189,6 +187,36 @@ impl Accounts {
         let writer = self.writer.clone();
         complete(async move { Ok(writer.write(call).await?) }).await
     }
+}
+
+/// What a batch of reads asks for.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    pub(crate) ids: Vec<UserId>,
+    pub(crate) names: Vec<Name>,
+    /// A session to check.
+    pub(crate) session: Option<Token>,
+}
+
+/// What a batch of reads found.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) users: Vec<User>,
+    /// The accounts that have the names.
+    pub(crate) named: Vec<(Name, UserId)>,
+    /// The account of the session.
+    pub(crate) session: Option<UserId>,
+}
+
+fn deduplicated<T: Clone + Eq + Hash>(mut list: Vec<T>) -> Vec<T> {
+    let mut seen = HashSet::with_capacity(list.len());
+    list.retain(|one| seen.insert(one.clone()));
+    list
+}
+
+// Returns the row of a name in its entry. Another name may have the same digest.
+fn row_of(identifier: &Identifier, front: &[u8]) -> Option<IdentifierRow> {
+    Some(read_name(front)).filter(|row| row.text == identifier.as_str())
 }
 
 /// Returns an item to read.

@@ -30,6 +30,11 @@ impl Email {
         }
     }
 
+    /// Returns an address that was parsed once.
+    pub(crate) const fn stored(text: String) -> Self {
+        Self(text)
+    }
+
     /// Returns the address as registered.
     pub(crate) fn as_str(&self) -> &str {
         &self.0

@@ -1,43 +1,40 @@
 //! Removes rows that have expired: sessions, failed guesses, and names that are not held any more. Nothing
 //! relies on it: what has expired counts for nothing.
 
-use std::time::{Duration, SystemTime};
-
 use microblog_record::{
     Database, Error,
     sql::{number, statement},
 };
-use microblog_storage::{Lease, Tables};
-
-use crate::accounts::unix_ms;
+use microblog_storage::{Lease, Tables, transaction::database_now_ms};
 
 /// The most rows that a statement removes.
 const ROWS: u64 = 500;
 
-/// How long a name stays after its hold. One that is made again has a later revision, by the clock: this is
-/// longer than a clock is wrong.
-const NAME_KEPT: Duration = Duration::from_secs(24 * 3600);
+/// How long a name stays after its hold, in ms. One that is made again has a later revision, by the clock:
+/// this is longer than a clock is wrong.
+const NAME_KEPT_MS: u64 = 24 * 3600 * 1000;
 
 /// The statements that remove rows which expired some time ago. Their parameters are a time, in Unix ms, and
 /// the number of rows.
-pub(crate) const REMOVALS: [(&str, Duration, &str); 3] = [
+pub(crate) const REMOVALS: [(&str, u64, &str); 3] = [
     (
         "DELETE sessions",
-        Duration::ZERO,
+        0,
         "DELETE FROM sessions WHERE (account, token) IN \
          (SELECT account, token FROM sessions WHERE expires < $1 ORDER BY expires LIMIT $2)",
     ),
     (
         "DELETE guesses",
-        Duration::ZERO,
+        0,
         "DELETE FROM guesses WHERE expires < $1 AND digest IN \
          (SELECT digest FROM guesses WHERE expires < $1 ORDER BY expires LIMIT $2)",
     ),
     (
         "DELETE identifiers",
-        NAME_KEPT,
-        "DELETE FROM identifiers WHERE account = 0 AND held_until < $1 AND digest IN \
-         (SELECT digest FROM identifiers WHERE account = 0 AND held_until < $1 \
+        NAME_KEPT_MS,
+        "DELETE FROM identifiers \
+         WHERE account = 0 AND held_until > 0 AND held_until < $1 AND digest IN \
+         (SELECT digest FROM identifiers WHERE account = 0 AND held_until > 0 AND held_until < $1 \
          ORDER BY held_until LIMIT $2)",
     ),
 ];
@@ -45,8 +42,9 @@ pub(crate) const REMOVALS: [(&str, Duration, &str); 3] = [
 /// Removes what has expired, if this replica is the one that does.
 pub(crate) async fn remove_expired(tables: &Tables, lease: &Lease) -> Result<(), Error> {
     let database = tables.database().await?;
-    for (operation, kept, text) in REMOVALS {
-        let before_ms = unix_ms(SystemTime::now() - kept);
+    let now_ms = database_now_ms(database).await?;
+    for (operation, kept_ms, text) in REMOVALS {
+        let before_ms = now_ms.saturating_sub(kept_ms);
         while lease.take(database).await? {
             if remove(database, operation, text, before_ms).await? < ROWS {
                 break;
@@ -69,10 +67,15 @@ async fn remove(
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use sqlx::{AssertSqlSafe, Row as _};
 
     use super::*;
-    use crate::tables::{MIGRATIONS, open_for_test};
+    use crate::{
+        accounts::unix_ms,
+        tables::{MIGRATIONS, open_for_test},
+    };
 
     async fn execute(database: &Database, text: &str) {
         let statements = AssertSqlSafe(text.to_owned());
@@ -90,7 +93,8 @@ mod tests {
         for server in microblog_testkit::Database::both().await {
             let database = open_for_test(&server.url()).await;
             let tables = Tables::new(database.clone(), &MIGRATIONS);
-            let (now, hour, day) = (unix_ms(SystemTime::now()), 3_600_000, 86_400_000);
+            let (now, hour) = (unix_ms(SystemTime::now()), 3_600_000);
+            let (gone, kept) = (now - NAME_KEPT_MS - hour, now - hour);
             let rows = |count: u64| {
                 let last = count - 1;
                 format!(
@@ -111,10 +115,10 @@ mod tests {
                 )
                 .await;
             }
-            // Names: held until a day ago, held until an hour ago, still held, and those of accounts.
+            // Names: of which the hold is long over, just over, not over, and those of accounts.
             for (first, count, account, held) in [
-                (0, 1_200, 0, now - day - 1_000),
-                (2_000, 5, 0, now - hour),
+                (0, 1_200, 0, gone),
+                (2_000, 5, 0, kept),
                 (3_000, 6, 0, now + hour),
                 (4_000, 7, 4, 0),
             ] {

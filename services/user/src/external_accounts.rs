@@ -13,8 +13,8 @@ use crate::{
     steps::{Call, Draft, Outcome},
 };
 
-/// How often an account is looked for that is deleted meanwhile.
-const ATTEMPTS: usize = 2;
+/// How often an account is looked for that is made or deleted meanwhile.
+const ATTEMPTS: usize = 3;
 
 /// A request to find or make an account.
 #[derive(Clone, Debug)]
@@ -47,15 +47,15 @@ impl Accounts {
             display_name: request.display_name,
             request: String::new(),
         };
+        let identifier = Identifier::from(&draft.address);
         for _ in 0..ATTEMPTS {
+            if let Some(account) = self.owner(&identifier).await? {
+                return Ok(Ensured { user: account.user, is_new: false });
+            }
             match self.write(Call::Register(Box::new(draft.clone()))).await? {
                 Outcome::Account(user) => return Ok(Ensured { user, is_new: true }),
-                Outcome::Taken(IdentifierKind::External, Some(owner)) => {
-                    // Else it was deleted just now.
-                    if let Some(account) = self.find_own(owner).await? {
-                        return Ok(Ensured { user: account.user, is_new: false });
-                    }
-                }
+                // It was made just now.
+                Outcome::Taken(IdentifierKind::External, Some(_)) => {}
                 _ => break,
             }
         }
@@ -69,7 +69,7 @@ impl Accounts {
     ) -> Result<Vec<Option<UserId>>, Error> {
         let identifiers: Vec<Identifier> =
             ids.iter().map(|id| Identifier::from(&Address::External(id.clone()))).collect();
-        let found = self.owners(&identifiers).await?;
-        Ok(identifiers.iter().map(|identifier| found.get(identifier.as_str()).copied()).collect())
+        let found = self.identified(&identifiers).await?;
+        Ok(identifiers.iter().map(|identifier| found.get(identifier.as_str())?.account).collect())
     }
 }

@@ -2,7 +2,8 @@
 //! writes what has changed. No text of a statement depends on the group: a connection prepares each once.
 //!
 //! Rows are locked table by table, and in the order of their keys: accounts, identifiers, guesses. Those of
-//! a table that are missing are made before any of it is locked. So no group waits for one that waits for it.
+//! a table that are missing are made before the others of it are locked: so two groups that make rows may,
+//! rarely, wait for each other. Then the database ends one, which is repeated.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +27,7 @@ use crate::{
     identifier::Identifier,
     items::AccountItem,
     steps::{AccountRow, Call, GuessesRow, IdentifierRow, Outcome, SessionRow, State},
-    tables::{ACCOUNT, read_account},
+    tables::{ACCOUNT, IDENTIFIER, read_account, read_identifier},
     token::Fingerprint,
 };
 
@@ -79,12 +80,14 @@ async fn run(
 // Locks and reads what the calls need.
 async fn lock(transaction: &mut Transaction, calls: &[Call]) -> Result<State, sqlx::Error> {
     let ids: BTreeSet<u64> = calls.iter().filter_map(Call::account).map(UserId::get).collect();
+    let with_sessions: BTreeSet<u64> =
+        calls.iter().filter_map(Call::sessions).map(UserId::get).collect();
     let accounts: BTreeMap<UserId, AccountRow> =
         rows(transaction, lock_accounts_text, &ids, |row| {
             read_account(row).map(|account| (account.user.id, account))
         })
         .await?;
-    let sessions = rows(transaction, sessions_text, &ids, read_session).await?;
+    let sessions = rows(transaction, sessions_text, &with_sessions, read_session).await?;
 
     let registered = calls.iter().filter_map(|call| match call {
         Call::Register(draft) => Some(draft.identifiers()),
@@ -204,20 +207,7 @@ fn make_identifiers_text(is_sqlite: bool) -> String {
 
 fn lock_identifiers_text(is_sqlite: bool) -> String {
     let (is_one, lock) = (number_rows::contains(is_sqlite, "digest", 1), lock_clause(is_sqlite));
-    format!(
-        "SELECT digest, value, account, held_until, revision FROM identifiers WHERE {is_one} \
-         ORDER BY digest {lock}"
-    )
-}
-
-fn read_identifier(row: &AnyRow) -> Result<(u64, IdentifierRow), sqlx::Error> {
-    let row_of = IdentifierRow {
-        text: row.try_get(1)?,
-        account: UserId::new(read(row, 2)?),
-        held_until_ms: read(row, 3)?,
-        revision: read(row, 4)?,
-    };
-    Ok((read(row, 0)?, row_of))
+    format!("SELECT {IDENTIFIER} FROM identifiers WHERE {is_one} ORDER BY digest {lock}")
 }
 
 fn make_guesses_text(is_sqlite: bool) -> String {
@@ -378,8 +368,11 @@ async fn write_numbers(
 }
 
 async fn write_sessions(transaction: &mut Transaction, state: &State) -> Result<(), sqlx::Error> {
-    for (user, token) in state.sessions.removed() {
-        let query = statement(remove_session_text()).bind(number(user.get())).bind(token.text());
+    let key = |(user, token): &(UserId, Fingerprint)| [user.get().into(), token.text().into()];
+    let removed: Vec<_> = state.sessions.removed().map(key).collect();
+    if !removed.is_empty() {
+        let text = remove_sessions_text(transaction.is_sqlite());
+        let query = json_rows::bind(statement(text), removed);
         query.execute(transaction.connection()).await?;
     }
     for ((user, token), row) in state.sessions.added() {
@@ -394,8 +387,17 @@ async fn write_sessions(transaction: &mut Transaction, state: &State) -> Result<
     Ok(())
 }
 
-fn remove_session_text() -> String {
-    "DELETE FROM sessions WHERE account = $1 AND token = $2".to_owned()
+fn remove_sessions_text(is_sqlite: bool) -> String {
+    let columns = [("owner", Type::Number), ("ended", Type::Text)];
+    let rows = json_rows::table(is_sqlite, 1, &columns);
+    // With it, PostgreSQL reads no whole index of a table that is small.
+    let is_one = match is_sqlite {
+        true => String::new(),
+        false => format!("account = ANY(ARRAY(SELECT owner FROM {rows})) AND "),
+    };
+    format!(
+        "DELETE FROM sessions WHERE {is_one}(account, token) IN (SELECT owner, ended FROM {rows})"
+    )
 }
 
 fn add_session_text() -> String {
@@ -448,14 +450,14 @@ mod tests {
             change_identifiers_text,
             change_guesses_text,
             remove_guesses_text,
+            remove_sessions_text,
             begin_deletions_text,
             end_deletions_text,
-            tables::owners_text,
+            tables::identified_text,
         ];
         let mut statements: Vec<String> = of_rows.map(|text| text(is_sqlite)).into();
         statements.extend([
             change_account_text(),
-            remove_session_text(),
             add_session_text(),
             use_session_text(),
             tables::account_text(),

@@ -1,8 +1,10 @@
 //! Registration. A name and an address are unique, since each has one row, which the transaction of a
 //! registration locks.
 
+use std::time::SystemTime;
+
 use crate::{
-    accounts::Accounts,
+    accounts::{Accounts, unix_ms},
     address::Address,
     email::Email,
     error::Error,
@@ -34,12 +36,19 @@ impl Accounts {
         let address = Address::from(request.email.clone());
         let identifiers = [Identifier::from(&request.name), Identifier::from(&address)];
         // Before hashing, which is expensive.
-        let owners = self.owners(&identifiers).await?;
+        let rows = self.identified(&identifiers).await?;
+        let now_ms = unix_ms(SystemTime::now());
         let mut existing = None;
         for identifier in &identifiers {
-            let Some(owner) = owners.get(identifier.as_str()) else { continue };
+            let Some(row) = rows.get(identifier.as_str()) else { continue };
+            let Some(owner) = row.account else {
+                match row.is_free(now_ms) {
+                    true => continue,
+                    false => return Err(taken(identifier.kind)),
+                }
+            };
             // It may just have been deleted.
-            let Some(account) = self.find_own(*owner).await? else { continue };
+            let Some(account) = self.find_own(owner).await? else { continue };
             if !self.is_replay(&request, &identifiers, &account).await? {
                 return Err(taken(identifier.kind));
             }

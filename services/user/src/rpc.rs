@@ -14,8 +14,13 @@ use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 
 use crate::{
-    accounts::Accounts, changes::AccountChanges, error::Error, external_accounts::Ensured,
-    name::Name, verify, wire,
+    accounts::{Accounts, Batch, Found},
+    changes::AccountChanges,
+    error::Error,
+    external_accounts::Ensured,
+    name::Name,
+    token::Token,
+    verify, wire,
 };
 
 type RpcResult<T> = Result<Response<T>, Status>;
@@ -109,20 +114,16 @@ impl UserService for Rpc {
         let pb::BatchGetUsersRequest { user_ids, names, session_token } = request.get_ref();
         let ids = UserId::parse_list("user_ids", user_ids, BATCH_MAX).map_err(Error::from)?;
         let names = wire::possible_names(names)?;
-        let session_user = async {
-            match session_token.as_str() {
-                "" => Ok(0),
-                token => self.accounts.authenticate(token).await.map(|(user, _)| user.get()),
-            }
+        let session = match session_token.as_str() {
+            "" => None,
+            token => Some(Token::parse(token).ok_or(Error::TokenInvalid)?),
         };
-        let (session_user_id, users, named) = tokio::try_join!(
-            session_user,
-            self.accounts.get_many(ids),
-            self.accounts.resolve(names)
-        )?;
-        let users = users.into_iter().map(wire::user).collect();
-        let named = named.into_iter().map(wire::named_user).collect();
-        Ok(Response::new(pb::BatchGetUsersResponse { users, named, session_user_id }))
+        let found = self.accounts.batch(Batch { ids, names, session }).await?;
+        Ok(Response::new(pb::BatchGetUsersResponse {
+            users: found.users.into_iter().map(wire::user).collect(),
+            named: found.named.into_iter().map(wire::named_user).collect(),
+            session_user_id: found.session.map_or(0, UserId::get),
+        }))
     }
 
     async fn get_user_by_name(
@@ -139,8 +140,8 @@ impl UserService for Rpc {
         request: Request<pb::BatchResolveNamesRequest>,
     ) -> RpcResult<pb::BatchResolveNamesResponse> {
         let names = wire::possible_names(&request.get_ref().names)?;
-        let found = self.accounts.resolve(names).await?;
-        let users = found.into_iter().map(wire::named_user).collect();
+        let Found { named, .. } = self.accounts.batch(Batch { names, ..Batch::default() }).await?;
+        let users = named.into_iter().map(wire::named_user).collect();
         Ok(Response::new(pb::BatchResolveNamesResponse { users }))
     }
 

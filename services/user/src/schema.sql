@@ -32,7 +32,7 @@ CREATE TABLE identifiers (
     held_until BIGINT NOT NULL,
     revision BIGINT NOT NULL
 );
-CREATE INDEX identifiers_by_hold ON identifiers (held_until) WHERE account = 0;
+CREATE INDEX identifiers_by_hold ON identifiers (held_until) WHERE account = 0 AND held_until > 0;
 
 CREATE TABLE sessions (
     account BIGINT NOT NULL,

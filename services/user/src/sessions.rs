@@ -2,12 +2,14 @@
 //! password, the account's deletion, or by the log-ins of others if the account has too many.
 
 use std::{
-    collections::HashSet,
+    collections::HashMap,
     sync::{Mutex, PoisonError},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use microblog_domain::UserId;
+use microblog_record::Database;
+use microblog_storage::Item as _;
 
 use crate::{
     accounts::{Accounts, part, unix_ms},
@@ -31,13 +33,30 @@ pub(crate) struct Session {
     pub(crate) user: User,
 }
 
-/// The sessions whose use this worker is noting.
+/// How long a worker does not try again to note the use of a session that was last noted at the same time. The
+/// attempt may have failed, or the clock of the database may be behind.
+const NOTED_AGAIN: Duration = Duration::from_secs(60);
+
+/// The sessions whose use this worker has tried to note a moment ago, each with the use that was noted before,
+/// in Unix ms.
 #[derive(Debug, Default)]
-pub(crate) struct Uses(Mutex<HashSet<Fingerprint>>);
+pub(crate) struct Uses(Mutex<HashMap<(Fingerprint, u64), Instant>>);
 
 impl Uses {
-    fn change<T>(&self, change: impl FnOnce(&mut HashSet<Fingerprint>) -> T) -> T {
-        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Returns whether to note the use of a session now.
+    fn begin(&self, token: Fingerprint, used_ms: u64, now: Instant) -> bool {
+        let mut tried = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if tried.get(&(token, used_ms)).is_some_and(|at| now < *at + NOTED_AGAIN) {
+            return false;
+        }
+        if tried.len() == tried.capacity() {
+            tried.retain(|_, at| now < *at + NOTED_AGAIN);
+            // So that this is done seldom.
+            let room = tried.len() + 1;
+            tried.reserve(room);
+        }
+        tried.insert((token, used_ms), now);
+        true
     }
 }
 
@@ -47,11 +66,11 @@ impl Accounts {
         let account = self.check_credentials(&login, &password).await?;
         let (id, user) = (account.user.id, account.user);
         let token = Token::issue(id)?;
-        let expires_ms = unix_ms(SystemTime::now() + self.session_ttl);
+        let lifetime_ms = self.session_ttl.as_millis() as u64;
         let (checked, fingerprint) = (account.password, token.fingerprint());
-        let open = Call::Open { id, checked, token: fingerprint, expires_ms };
+        let open = Call::Open { id, checked, token: fingerprint, lifetime_ms };
         match self.write(open).await? {
-            Outcome::Done => {
+            Outcome::Opened(expires_ms) => {
                 let expires_at = UNIX_EPOCH + Duration::from_millis(expires_ms);
                 Ok(Session { token, expires_at, user })
             }
@@ -63,33 +82,49 @@ impl Accounts {
     /// Ends a session, if it exists.
     pub(crate) async fn logout(&self, token: &str) -> Result<(), Error> {
         let Some(token) = Token::parse(token) else { return Ok(()) };
-        self.write(Call::Close(token.user(), token.fingerprint())).await.map(drop)
+        let (user, fingerprint) = (token.user(), token.fingerprint());
+        // A made-up token locks no row.
+        let item = AccountItem::Sessions;
+        let is_there = |front: &[u8]| Sessions::find(front, fingerprint).is_some();
+        if !is_there(&self.reader.read(&part(item, user.get())).await?) {
+            // A failover may have set back what the cache has.
+            let load = async |database: &Database| item.load(database, user.get()).await;
+            if !is_there(&self.reader.uncached(load).await?.contents.front) {
+                return Ok(());
+            }
+        }
+        self.write(Call::Close(user, fingerprint)).await.map(drop)
     }
 
     /// Returns the account and the expiry of a session. Notes its use, at most once an hour.
     pub(crate) async fn authenticate(&self, token: &str) -> Result<(UserId, SystemTime), Error> {
         let token = Token::parse(token).ok_or(Error::TokenInvalid)?;
+        let front = self.reader.read(&part(AccountItem::Sessions, token.user().get())).await?;
+        self.check_session(&token, &front)
+    }
+
+    /// Does the same with the entry of the account's sessions.
+    pub(crate) fn check_session(
+        &self,
+        token: &Token,
+        front: &[u8],
+    ) -> Result<(UserId, SystemTime), Error> {
         let (user, fingerprint) = (token.user(), token.fingerprint());
-        let front = self.reader.read(&part(AccountItem::Sessions, user.get())).await?;
         let now_ms = unix_ms(SystemTime::now());
-        let found = Sessions::find(&front, fingerprint).filter(|(_, end)| *end > now_ms);
+        let found = Sessions::find(front, fingerprint).filter(|(_, end)| *end > now_ms);
         let (used_ms, expires_ms) = found.ok_or(Error::TokenInvalid)?;
         if used_ms + USE_NOTED_MS <= now_ms {
-            self.note_use(user, fingerprint);
+            self.note_use(user, fingerprint, used_ms);
         }
         Ok((user, UNIX_EPOCH + Duration::from_millis(expires_ms)))
     }
 
-    // Notes the use of a session in the background. If that fails, the next use is noted.
-    fn note_use(&self, user: UserId, token: Fingerprint) {
-        if !self.uses.change(|noted| noted.insert(token)) {
-            return;
+    // Notes the use of a session in the background. If that fails, a later use is noted.
+    fn note_use(&self, user: UserId, token: Fingerprint, used_ms: u64) {
+        if self.uses.begin(token, used_ms, Instant::now()) {
+            let accounts = self.clone();
+            tokio::spawn(async move { accounts.writer.write(Call::Use(user, token)).await });
         }
-        let accounts = self.clone();
-        tokio::spawn(async move {
-            let _ = accounts.writer.write(Call::Use(user, token)).await;
-            accounts.uses.change(|noted| noted.remove(&token));
-        });
     }
 
     /// Changes the password after checking the current one, and ends all sessions.
@@ -99,8 +134,7 @@ impl Accounts {
         current: Password,
         new: Password,
     ) -> Result<(), Error> {
-        let permit = self.hasher.permit().await?;
-        let account = self.check_password(&permit, id, &current).await?;
+        let (account, permit) = self.check_password(id, &current).await?;
         let new = permit.hash(new).await?;
         drop(permit);
         let checked = account.password;
@@ -108,5 +142,32 @@ impl Accounts {
             Outcome::Done => Ok(()),
             _ => Err(Error::BadCredentials),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_use_of_a_session_is_not_noted_again_at_once() {
+        let (uses, begin) = (Uses::default(), Instant::now());
+        let [one, other] = [Fingerprint::FIRST, Fingerprint::LAST];
+        assert!(uses.begin(one, 1, begin) && !uses.begin(one, 1, begin));
+        assert!(uses.begin(other, 1, begin) && uses.begin(one, 2, begin), "others are noted");
+        let before = begin + NOTED_AGAIN - Duration::from_millis(1);
+        assert!(!uses.begin(one, 1, before) && uses.begin(one, 1, begin + NOTED_AGAIN));
+    }
+
+    #[test]
+    fn uses_that_were_noted_long_ago_take_no_memory() {
+        let (uses, begin) = (Uses::default(), Instant::now());
+        for n in 0..100_000_u32 {
+            let token = Token::issue(UserId::new(1).unwrap()).unwrap().fingerprint();
+            uses.begin(token, 1, begin + n * Duration::from_millis(10));
+        }
+        let tried = uses.0.lock().unwrap();
+        // Of a minute are 6,000.
+        assert!(tried.capacity() < 50_000, "{}", tried.capacity());
     }
 }

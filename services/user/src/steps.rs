@@ -58,7 +58,7 @@ pub(crate) enum Call {
     /// Counts a guess of a password as failed, unless guesses must wait.
     Guess(u64),
     /// Opens a session if the password is still the one that was checked. Ends the failures of the account.
-    Open { id: UserId, checked: Hash, token: Fingerprint, expires_ms: u64 },
+    Open { id: UserId, checked: Hash, token: Fingerprint, lifetime_ms: u64 },
     /// Notes the use of a session.
     Use(UserId, Fingerprint),
     /// Ends a session.
@@ -87,6 +87,11 @@ impl Call {
         }
     }
 
+    /// Returns the account whose sessions the call needs.
+    pub(crate) fn sessions(&self) -> Option<UserId> {
+        self.account().filter(|_| !matches!(self, Self::Update(..)))
+    }
+
     /// Returns the key of the guesses that the call counts or ends.
     pub(crate) fn guesses(&self) -> Option<u64> {
         match self {
@@ -108,6 +113,8 @@ pub(crate) enum Outcome {
     Account(User),
     /// An identifier is taken: by an account, or by none if it is held.
     Taken(IdentifierKind, Option<UserId>),
+    /// The session was opened, and ends at this time, in Unix ms.
+    Opened(u64),
     /// Guesses must wait for this many milliseconds.
     Wait(u64),
     /// There is no such account, or its password is another one.
@@ -257,8 +264,8 @@ impl State {
         match call {
             Call::Register(draft) => self.register(draft, random),
             Call::Guess(digest) => self.guess(*digest),
-            Call::Open { id, checked, token, expires_ms } => {
-                self.open(*id, checked, *token, *expires_ms)
+            Call::Open { id, checked, token, lifetime_ms } => {
+                self.open(*id, checked, *token, *lifetime_ms)
             }
             Call::Use(id, token) => self.note_use(*id, *token),
             Call::Close(id, token) => self.close(*id, *token),
@@ -352,7 +359,13 @@ impl State {
         Outcome::Done
     }
 
-    fn open(&mut self, id: UserId, checked: &Hash, token: Fingerprint, expires_ms: u64) -> Outcome {
+    fn open(
+        &mut self,
+        id: UserId,
+        checked: &Hash,
+        token: Fingerprint,
+        lifetime_ms: u64,
+    ) -> Outcome {
         if !self.has_password(id, checked) {
             return Outcome::Changed;
         }
@@ -364,11 +377,12 @@ impl State {
         for (token, _) in own.into_iter().take(ended) {
             self.sessions.now.remove(&(id, token));
         }
+        let expires_ms = now_ms + lifetime_ms;
         let row = SessionRow { made_ms: now_ms, used_ms: now_ms, expires_ms };
         self.sessions.now.insert((id, token), row);
         self.guesses.now.remove(&guesses_of(id));
         self.sessions_changed("login", id);
-        Outcome::Done
+        Outcome::Opened(expires_ms)
     }
 
     fn note_use(&mut self, id: UserId, token: Fingerprint) -> Outcome {
@@ -714,8 +728,8 @@ mod tests {
         Fingerprint::stored(&URL_SAFE_NO_PAD.encode(bytes)).unwrap()
     }
 
-    fn open(id: UserId, number: u16, expires_ms: u64) -> Call {
-        Call::Open { id, checked: hash(0), token: token(number), expires_ms }
+    fn open(id: UserId, number: u16, lifetime_ms: u64) -> Call {
+        Call::Open { id, checked: hash(0), token: token(number), lifetime_ms }
     }
 
     fn delete(id: UserId, hold_ms: u64) -> Call {
@@ -855,32 +869,34 @@ mod tests {
     fn the_least_recently_used_of_too_many_sessions_ends() {
         let mut stored = Stored::default();
         let ann = stored.register(NOW_MS, draft("ann", "ann@example.org"));
-        let end_ms = NOW_MS + 100 * DAY_MS;
+        let lifetime_ms = 100 * DAY_MS;
         for number in 0..SESSIONS_MAX as u16 {
-            let opened = stored.one(NOW_MS + u64::from(number), open(ann, number, end_ms));
-            assert_eq!(opened, Outcome::Done);
+            let now_ms = NOW_MS + u64::from(number);
+            let opened = stored.one(now_ms, open(ann, number, lifetime_ms));
+            assert_eq!(opened, Outcome::Opened(now_ms + lifetime_ms));
         }
         assert_eq!(stored.tokens(ann).len(), SESSIONS_MAX);
         // The first one was used since.
         let later_ms = NOW_MS + 2 * HOUR_MS;
         stored.one(later_ms, Call::Use(ann, token(0)));
-        stored.one(later_ms, open(ann, 100, end_ms));
-        stored.one(later_ms, open(ann, 101, end_ms));
+        stored.one(later_ms, open(ann, 100, lifetime_ms));
+        stored.one(later_ms, open(ann, 101, lifetime_ms));
         let alive: BTreeSet<Fingerprint> = stored.tokens(ann).into_iter().collect();
         assert_eq!(alive.len(), SESSIONS_MAX);
         assert!([0, 3, 49, 100, 101].iter().all(|&number| alive.contains(&token(number))));
         assert!([1, 2].iter().all(|&number| !alive.contains(&token(number))));
 
         // Those that have expired end before the others, however recently they were used.
-        stored.one(later_ms, open(ann, 102, later_ms + 10));
-        stored.one(later_ms, open(ann, 103, later_ms + 10));
+        stored.one(later_ms, open(ann, 102, 10));
+        stored.one(later_ms, open(ann, 103, 10));
         let expired_ms = later_ms + 10;
-        stored.one(expired_ms, open(ann, 104, end_ms));
+        stored.one(expired_ms, open(ann, 104, lifetime_ms));
         let alive = stored.tokens(ann);
         assert_eq!(alive.len(), SESSIONS_MAX - 1);
         assert!(!alive.contains(&token(102)) && !alive.contains(&token(103)));
         // All in one group.
-        let opens: Vec<_> = (200..320).map(|number| (number, open(ann, number, end_ms))).collect();
+        let opens: Vec<_> =
+            (200..320).map(|number| (number, open(ann, number, lifetime_ms))).collect();
         stored.run(expired_ms + 1, &opens);
         assert_eq!(stored.tokens(ann).len(), SESSIONS_MAX);
         stored.check();
@@ -890,7 +906,7 @@ mod tests {
     fn the_use_of_a_session_is_noted_once_an_hour() {
         let mut stored = Stored::default();
         let ann = stored.register(NOW_MS, draft("ann", "ann@example.org"));
-        stored.one(NOW_MS, open(ann, 0, NOW_MS + DAY_MS));
+        stored.one(NOW_MS, open(ann, 0, DAY_MS));
         let used = |stored: &Stored| stored.sessions[&(ann, token(0))].used_ms;
         for (at_ms, noted_ms) in [
             (NOW_MS + HOUR_MS - 1, NOW_MS),
@@ -914,7 +930,7 @@ mod tests {
     fn a_session_that_has_ended_is_told_to_readers_again() {
         let mut stored = Stored::default();
         let ann = stored.register(NOW_MS, draft("ann", "ann@example.org"));
-        stored.one(NOW_MS, open(ann, 0, NOW_MS + DAY_MS));
+        stored.one(NOW_MS, open(ann, 0, DAY_MS));
         let sessions = (AccountItem::Sessions, ann.get());
         for expected in [(1, 2), (2, 2)] {
             let (_, items) = stored.run(NOW_MS, &[(0, Call::Close(ann, token(0)))]);
@@ -926,20 +942,21 @@ mod tests {
     fn a_password_that_was_changed_opens_nothing() {
         let mut stored = Stored::default();
         let ann = stored.register(NOW_MS, draft("ann", "ann@example.org"));
-        stored.one(NOW_MS, open(ann, 0, NOW_MS + DAY_MS));
+        stored.one(NOW_MS, open(ann, 0, DAY_MS));
         let change =
             |from, to| Call::ChangePassword { id: ann, checked: hash(from), new: hash(to) };
         let calls = [
             (0, change(1, 2)),
-            (1, open(ann, 1, NOW_MS + DAY_MS)),
+            (1, open(ann, 1, DAY_MS)),
             (2, change(0, 1)),
-            (3, open(ann, 2, NOW_MS + DAY_MS)),
+            (3, open(ann, 2, DAY_MS)),
             (4, change(0, 2)),
             (5, delete(ann, 0)),
         ];
         let (outcomes, _) = stored.run(NOW_MS, &calls);
-        use Outcome::{Changed, Done};
-        assert_eq!(outcomes, [Changed, Done, Done, Changed, Changed, Changed]);
+        use Outcome::{Changed, Done, Opened};
+        let opened = Opened(NOW_MS + DAY_MS);
+        assert_eq!(outcomes, [Changed, opened, Done, Changed, Changed, Changed]);
         assert_eq!(stored.tokens(ann), [], "all have ended");
         assert_eq!(stored.accounts[&ann].password, hash(1));
         stored.check();
@@ -976,7 +993,7 @@ mod tests {
     #[test]
     fn success_ends_the_failures_of_the_account() {
         let success: [fn(UserId) -> Call; 3] = [
-            |id| open(id, 0, NOW_MS + DAY_MS),
+            |id| open(id, 0, DAY_MS),
             |id| Call::ChangePassword { id, checked: hash(0), new: hash(0) },
             |id| delete(id, 0),
         ];
@@ -1088,7 +1105,7 @@ mod tests {
 
     impl Step {
         /// Returns the call, about an account or a session that is there when its group begins, or was.
-        fn call(self, stored: &Stored, number: u16, now_ms: u64) -> Call {
+        fn call(self, stored: &Stored, number: u16) -> Call {
             let alive: Vec<UserId> = stored.accounts.keys().copied().collect();
             let gone = UserId::new(4).unwrap();
             let account = |at: usize| alive.get(at).copied().unwrap_or(gone);
@@ -1100,11 +1117,11 @@ mod tests {
                 Self::Register(name, address) => register(NAMES[name], ADDRESSES[address]),
                 Self::Guess(3) => Call::Guess(7),
                 Self::Guess(at) => Call::Guess(guesses_of(account(at))),
-                Self::Open(at, password, lives_ms) => Call::Open {
+                Self::Open(at, password, lifetime_ms) => Call::Open {
                     id: account(at),
                     checked: hash(password),
                     token: token(number),
-                    expires_ms: now_ms + lives_ms,
+                    lifetime_ms,
                 },
                 Self::Use(at, which) => Call::Use(account(at), session(account(at), which)),
                 Self::Close(at, which) => Call::Close(account(at), session(account(at), which)),
@@ -1137,7 +1154,7 @@ mod tests {
                 now_ms = if later_ms == 5 { now_ms - 5 } else { now_ms + later_ms };
                 let calls = steps.into_iter().map(|step| {
                     number += 1;
-                    (number, step.call(&grouped, number, now_ms))
+                    (number, step.call(&grouped, number))
                 });
                 let calls: Vec<_> = calls.collect();
                 let (outcomes, items) = grouped.run(now_ms, &calls);

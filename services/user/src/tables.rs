@@ -11,7 +11,11 @@ use microblog_storage::feed::feed;
 use sqlx::{Row as _, any::AnyRow};
 
 use crate::{
-    address::Address, identifier::Identifier, password::Hash, profile::User, steps::AccountRow,
+    address::Address,
+    identifier::Identifier,
+    password::Hash,
+    profile::User,
+    steps::{AccountRow, IdentifierRow},
 };
 
 /// The migrations of the service.
@@ -25,8 +29,6 @@ pub(crate) const ACCOUNT: &str = "accounts.id, accounts.revision, accounts.sessi
 
 /// Decodes the columns of [`ACCOUNT`], which are the first ones of a row.
 pub(crate) fn read_account(row: &AnyRow) -> Result<AccountRow, sqlx::Error> {
-    let address: String = row.try_get(8)?;
-    let address = Address::stored(&address);
     Ok(AccountRow {
         user: User {
             id: read_id(row, 0, UserId::new)?,
@@ -36,7 +38,7 @@ pub(crate) fn read_account(row: &AnyRow) -> Result<AccountRow, sqlx::Error> {
             avatar_url: row.try_get(6)?,
             location: row.try_get(7)?,
         },
-        address: address.ok_or_else(|| sqlx::Error::Decode("malformed address".into()))?,
+        address: Address::stored(row.try_get(8)?),
         password: Hash::stored(row.try_get(9)?),
         request: row.try_get(10)?,
         revision: read(row, 1)?,
@@ -80,23 +82,39 @@ pub(crate) async fn owner(
     database.read("SELECT identifiers", read).await
 }
 
-/// Returns the statement that reads which accounts have identifiers, by their digests, the parameter.
-pub(crate) fn owners_text(is_embedded: bool) -> String {
-    let is_one = number_rows::contains(is_embedded, "digest", 1);
-    format!("SELECT value, account FROM identifiers WHERE {is_one} AND account <> 0")
+/// The columns of an identifier, for [`read_identifier`].
+pub(crate) const IDENTIFIER: &str = "digest, value, account, held_until, revision";
+
+/// Decodes the columns of [`IDENTIFIER`]. Returns the digest, too.
+pub(crate) fn read_identifier(row: &AnyRow) -> Result<(u64, IdentifierRow), sqlx::Error> {
+    let row_of = IdentifierRow {
+        text: row.try_get(1)?,
+        account: UserId::new(read(row, 2)?),
+        held_until_ms: read(row, 3)?,
+        revision: read(row, 4)?,
+    };
+    Ok((read(row, 0)?, row_of))
 }
 
-/// Reads which accounts have identifiers, by the stored text of these.
-pub(crate) async fn owners(
+/// Returns the statement that reads identifiers by their digests, the parameter.
+pub(crate) fn identified_text(is_embedded: bool) -> String {
+    let is_one = number_rows::contains(is_embedded, "digest", 1);
+    format!("SELECT {IDENTIFIER} FROM identifiers WHERE {is_one}")
+}
+
+/// Reads the rows of identifiers, by their stored text.
+pub(crate) async fn identified(
     database: &Database,
     identifiers: &[Identifier],
-) -> Result<HashMap<String, UserId>, Error> {
+) -> Result<HashMap<String, IdentifierRow>, Error> {
     let is_embedded = database.is_embedded();
     let digests = identifiers.iter().map(Identifier::digest);
-    let query = number_rows::bind_column(statement(owners_text(is_embedded)), is_embedded, digests);
+    let query = statement(identified_text(is_embedded));
+    let query = number_rows::bind_column(query, is_embedded, digests);
     let read = async {
         let rows = query.fetch_all(database.readers()).await?;
-        rows.iter().map(|row| Ok((row.try_get(0)?, read_id(row, 1, UserId::new)?))).collect()
+        let rows = rows.iter().map(read_identifier);
+        rows.map(|row| row.map(|(_, row)| (row.text.clone(), row))).collect()
     };
     database.read("SELECT identifiers", read).await
 }

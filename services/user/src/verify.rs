@@ -10,7 +10,7 @@
 use std::{collections::HashMap, time::SystemTime};
 
 use futures::{
-    StreamExt as _, TryStreamExt as _,
+    Stream, StreamExt as _, TryStreamExt as _,
     future::BoxFuture,
     stream::{self, BoxStream},
 };
@@ -20,18 +20,18 @@ use microblog_record::{
     sql::{number, read, statement},
 };
 use microblog_storage::{Contents, Item as _};
-use sqlx::any::AnyRow;
+use sqlx::{Row as _, any::AnyRow};
 
 use crate::{
     accounts::{Accounts, part, unix_ms},
     error::Error,
     identifier::{Identifier, IdentifierKind},
     items::{AccountItem, Sessions, read_name},
-    steps::AccountRow,
-    tables::{ACCOUNT, owners, read_account},
+    steps::{AccountRow, IdentifierRow},
+    tables::{ACCOUNT, identified, read_account},
 };
 
-/// The accounts of a report.
+/// The rows of a report.
 const PAGE: usize = 500;
 
 /// The most entries that are read at the same time.
@@ -48,9 +48,9 @@ pub(crate) struct Report {
     pub(crate) pending: Violations,
 }
 
-/// Checks all accounts, some in each report, and then what is of no account.
+/// Checks all accounts, some in each report, then what is of accounts, and lists deletions.
 pub(crate) fn reports(accounts: Accounts) -> BoxStream<'static, Result<Report, Error>> {
-    let others = accounts.clone();
+    let (owner, others) = (accounts.clone(), accounts.clone());
     let pages = stream::try_unfold(Some(0), move |after| {
         let accounts = accounts.clone();
         async move {
@@ -60,7 +60,10 @@ pub(crate) fn reports(accounts: Accounts) -> BoxStream<'static, Result<Report, E
             Ok(Some((check(&accounts, &page).await?, next)))
         }
     });
-    pages.chain(stream::once(async move { check_others(&others).await })).boxed()
+    let owned =
+        stream::iter(OWNED).flat_map(move |table| check_owned(owner.clone(), table).boxed());
+    let deletions = stream::once(async move { list_deletions(&others).await });
+    pages.chain(owned).chain(deletions).boxed()
 }
 
 async fn page(database: &Database, after: u64) -> Result<Vec<AccountRow>, DatabaseError> {
@@ -75,9 +78,9 @@ async fn page(database: &Database, after: u64) -> Result<Vec<AccountRow>, Databa
 async fn check(accounts: &Accounts, page: &[AccountRow]) -> Result<Report, Error> {
     let mut report = Report { checked: page.len() as u64, ..Report::default() };
     let identifiers: Vec<Identifier> = page.iter().flat_map(AccountRow::identifiers).collect();
-    let owners = owners(accounts.tables.database().await?, &identifiers).await?;
+    let rows = identified(accounts.tables.database().await?, &identifiers).await?;
     for account in page {
-        check_identifiers(account, &owners, &mut report.violations);
+        check_identifiers(account, &rows, &mut report.violations);
     }
     let items = page.iter().flat_map(|account| {
         let (id, name) = (account.user.id, account.identifiers().next());
@@ -98,7 +101,7 @@ async fn check(accounts: &Accounts, page: &[AccountRow]) -> Result<Report, Error
 
 fn check_identifiers(
     account: &AccountRow,
-    owners: &HashMap<String, UserId>,
+    rows: &HashMap<String, IdentifierRow>,
     violations: &mut Violations,
 ) {
     let id = account.user.id;
@@ -109,9 +112,9 @@ fn check_identifiers(
             IdentifierKind::Name => "name",
             IdentifierKind::Email | IdentifierKind::External => "address",
         };
-        match owners.get(identifier.as_str()) {
+        match rows.get(identifier.as_str()).and_then(|row| row.account) {
             Some(owner) => {
-                violations.check(*owner == id, || format!("{owner} has the {what} of account {id}"))
+                violations.check(owner == id, || format!("{owner} has the {what} of account {id}"))
             }
             None => violations.check(false, || format!("nobody has the {what} of account {id}")),
         }
@@ -154,36 +157,65 @@ fn is_same(item: AccountItem, cached: &[u8], stored: &[u8]) -> bool {
     }
 }
 
-// Checks what refers to accounts, and lists deletions.
-async fn check_others(accounts: &Accounts) -> Result<Report, Error> {
-    const WITHOUT_ACCOUNT: [(&str, &str); 2] = [
-        (
-            "an identifier",
-            "SELECT account FROM identifiers WHERE account <> 0 AND NOT EXISTS \
-             (SELECT 1 FROM accounts WHERE accounts.id = identifiers.account) LIMIT 100",
-        ),
-        (
-            "a session",
-            "SELECT account FROM sessions WHERE NOT EXISTS \
-             (SELECT 1 FROM accounts WHERE accounts.id = sessions.account) LIMIT 100",
-        ),
-    ];
-    let database = accounts.tables.database().await?;
-    let mut report = Report::default();
-    for (what, text) in WITHOUT_ACCOUNT {
-        // It reads all rows, which takes longer than a call may.
-        let work = async { statement(text.to_owned()).fetch_all(database.writers()).await };
-        for row in database.write("SELECT account", work).await? {
-            let id: u64 = cell(&row)?;
-            report.violations.check(false, || format!("{what} is of {id}, which is no account"));
+/// A table whose rows are of accounts.
+#[derive(Clone, Copy)]
+struct Owned {
+    what: &'static str,
+    /// Reads rows in the order of their keys, from a key on, the parameter: the key, the account, and the
+    /// account again if there is such a one.
+    text: &'static str,
+}
+
+const OWNED: [Owned; 2] = [
+    Owned {
+        what: "an identifier",
+        text: "SELECT digest, account, (SELECT id FROM accounts WHERE id = identifiers.account) \
+            FROM identifiers WHERE digest >= $1 ORDER BY digest LIMIT 500",
+    },
+    // Of an account with sessions on two pages, those of the first one are enough.
+    Owned {
+        what: "a session",
+        text: "SELECT account, account, (SELECT id FROM accounts WHERE id = sessions.account) \
+            FROM sessions WHERE account >= $1 ORDER BY account LIMIT 500",
+    },
+];
+
+// Checks whether the rows of a table are of accounts, some in each report.
+fn check_owned(
+    accounts: Accounts,
+    Owned { what, text }: Owned,
+) -> impl Stream<Item = Result<Report, Error>> {
+    stream::try_unfold(Some(0), move |from| {
+        let accounts = accounts.clone();
+        async move {
+            let Some(from) = from else { return Ok(None) };
+            let database = accounts.tables.database().await?;
+            let read = async {
+                let query = statement(text.to_owned()).bind(number(from));
+                query.fetch_all(database.readers()).await?.iter().map(read_owned).collect()
+            };
+            let rows: Vec<(u64, u64, bool)> = database.read("SELECT account", read).await?;
+            let mut report = Report::default();
+            for (_, account, exists) in &rows {
+                let of_nobody = || format!("{what} is of {account}, which is no account");
+                report.violations.check(*account == 0 || *exists, of_nobody);
+            }
+            let next = rows.last().filter(|_| rows.len() == PAGE).map(|(key, ..)| key + 1);
+            Ok(Some((report, next)))
         }
-    }
+    })
+}
+
+fn read_owned(row: &AnyRow) -> Result<(u64, u64, bool), sqlx::Error> {
+    let owner: Option<i64> = row.try_get(2)?;
+    Ok((read(row, 0)?, read(row, 1)?, owner.is_some()))
+}
+
+// Lists deletions.
+async fn list_deletions(accounts: &Accounts) -> Result<Report, Error> {
+    let mut report = Report::default();
     for id in accounts.deletions(Violations::MAX).await? {
         report.pending.check(false, || format!("{id}: the deletion is in progress"));
     }
     Ok(report)
-}
-
-fn cell(row: &AnyRow) -> Result<u64, Error> {
-    read(row, 0).map_err(|error| Error::Database(DatabaseError::from(error)))
 }

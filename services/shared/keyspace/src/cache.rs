@@ -80,6 +80,14 @@ struct Inner<I, T> {
     metrics: CacheMetrics,
 }
 
+/// A read on a tracked connection: see [`ClientSideCache::begin_tracked`].
+pub struct TrackedRead<I, T> {
+    connection: Arc<TrackedConnection<I, T>>,
+    ids: Vec<I>,
+    /// Those of the ids that are not cached.
+    misses: Vec<I>,
+}
+
 /// A connection with `CLIENT TRACKING` and the values read on it.
 struct TrackedConnection<I, T> {
     connection: Multiplexed,
@@ -128,35 +136,35 @@ impl<I: Id, T: Clone + Send + 'static> ClientSideCache<I, T> {
         inner.keyspace.admitted(|states| inner.check(states, ids), self.read_all(ids)).await
     }
 
-    /// Returns whether [`Self::read_tracked`] is the way to read an id: it is cached, or the admission
-    /// filter admits it, and there is a tracked connection to its server. Records it in the filter.
-    pub fn admits(&self, id: I) -> bool {
-        let inner = &self.inner;
-        let Some(tracked) = inner.tracked_connection_of(&[id]) else {
-            inner.metrics.record_untracked(1);
-            return false;
+    /// Begins a read on the tracked connection to the server of `ids`, together with another id, which is
+    /// always read. Returns also the ids that the admission filter rejects, sorted: they are left out, and are
+    /// to be read by other means. `None` if the ids are of several servers, or there is no such connection.
+    pub fn begin_tracked(&self, mut ids: Vec<I>, with: I) -> Option<(TrackedRead<I, T>, Vec<I>)> {
+        let (inner, count) = (&self.inner, ids.len());
+        ids.push(with);
+        let Some(connection) = inner.tracked_connection_of(&ids) else {
+            inner.metrics.record_untracked(count);
+            return None;
         };
-        let is_admitted = tracked.entries().misses(&[id]).rejected.is_empty();
-        if !is_admitted {
-            inner.metrics.record_lookups(1, 1);
+        let Misses { admitted, rejected } = connection.entries().misses(&ids, Some(with));
+        let missing = rejected.len() + admitted.iter().filter(|&&id| id != with).count();
+        inner.metrics.record_lookups(count, missing);
+        if !rejected.is_empty() {
+            ids.retain(|id| rejected.binary_search(id).is_err());
         }
-        is_admitted
+        Some((TrackedRead { connection, ids, misses: admitted }, rejected))
     }
 
-    /// Returns the values of `ids`, in their order, all of one tracked connection; `None` for one that
-    /// was invalidated meanwhile. Does not ask the admission filter. Fails if the ids are of several
-    /// servers, or the connection does not answer: nothing is read by other means.
-    ///
-    /// Takes one round trip.
-    pub async fn read_tracked(&self, ids: &[I]) -> Result<Vec<Option<T>>, Error> {
-        let inner = &self.inner;
-        let untracked = || Error::unavailable("there is no tracked connection");
-        let read = async {
-            let tracked = inner.tracked_connection_of(ids).ok_or_else(untracked)?;
-            let missing = tracked.entries().missing(ids);
-            inner.read_tracked(&tracked, ids, missing).await?.ok_or_else(untracked)
+    /// Ends a read on a tracked connection, in one round trip. Returns the values in the order of the ids, and
+    /// last that of the other id; `None` for one that was invalidated meanwhile. Fails if the connection does
+    /// not answer: nothing is read by other means.
+    pub async fn end_tracked(&self, read: TrackedRead<I, T>) -> Result<Vec<Option<T>>, Error> {
+        let (inner, TrackedRead { connection, ids, misses }) = (&self.inner, read);
+        let work = async {
+            let values = inner.read_tracked(&connection, &ids, misses).await?;
+            values.ok_or_else(|| Error::unavailable("the tracked connection does not answer"))
         };
-        inner.keyspace.admitted(|states| inner.check(states, ids), read).await
+        inner.keyspace.admitted(|states| inner.check(states, &ids), work).await
     }
 
     async fn read_all(&self, ids: &[I]) -> Result<Vec<T>, Error> {
@@ -235,7 +243,8 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
             self.metrics.record_untracked(ids.len());
             return self.read_uncached(ids).await;
         };
-        let Misses { admitted, rejected } = tracked.entries().misses(ids);
+        let Misses { admitted, rejected } = tracked.entries().misses(ids, None);
+        self.metrics.record_lookups(ids.len(), admitted.len() + rejected.len());
         if rejected.is_empty() {
             return self.read_cached(&tracked, ids, admitted).await;
         }
@@ -245,7 +254,6 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
             self.read_cached(&tracked, &cached, admitted),
             self.read_uncached(&rejected)
         )?;
-        self.metrics.record_lookups(uncached.len(), uncached.len());
         let mut cached = cached.into_iter();
         let values = ids.iter().map(|id| match rejected.binary_search(id) {
             Ok(index) => uncached.get(index).cloned(),
@@ -308,7 +316,6 @@ impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
             None => self.send(tracked, ids, &misses).await,
         };
         let Some(replies) = replies else { return Ok(None) };
-        self.metrics.record_lookups(ids.len(), misses.len());
         let mut fresh = Vec::with_capacity(misses.len());
         for (id, reply) in misses.into_iter().zip(replies.values) {
             let is_cacheable = !self.pool.is_cluster() || !is_absent(&reply);

@@ -50,7 +50,7 @@ pub use account_deletions::AccountDeletions;
 pub use backlog::Backlog;
 pub use backlog_metrics::BacklogMetrics;
 pub use batch::Batch;
-pub use cache::{ClientSideCache, Id, Kind};
+pub use cache::{ClientSideCache, Id, Kind, TrackedRead};
 pub use call::Call;
 pub use clock::ClockRepair;
 pub use config::Config;

@@ -14,7 +14,7 @@ pub enum Type {
     Text,
 }
 
-/// Returns the table of rows as an expression, `texts`, with columns of some names. Its parameter is
+/// Returns the table of rows as an expression, `json_rows`, with columns of some names. Its parameter is
 /// `$parameter`.
 pub fn table(is_embedded: bool, parameter: usize, columns: &[(&str, Type)]) -> String {
     let column = |(at, (name, column)): (usize, &(&str, Type))| match (is_embedded, column) {
@@ -27,7 +27,7 @@ pub fn table(is_embedded: bool, parameter: usize, columns: &[(&str, Type)]) -> S
         true => format!("json_each(${parameter})"),
         false => format!("json_array_elements(CAST(${parameter} AS json))"),
     };
-    format!("(SELECT {columns} FROM {rows}) AS texts")
+    format!("(SELECT {columns} FROM {rows}) AS json_rows")
 }
 
 /// Binds the rows of a [`table`] as the next parameter.
@@ -49,11 +49,11 @@ mod tests {
         assert_eq!(
             table(false, 2, &columns),
             "(SELECT CAST(value ->> 0 AS bigint) AS id, value ->> 1 AS name \
-             FROM json_array_elements(CAST($2 AS json))) AS texts"
+             FROM json_array_elements(CAST($2 AS json))) AS json_rows"
         );
         assert_eq!(
             table(true, 1, &columns),
-            "(SELECT value ->> 0 AS id, value ->> 1 AS name FROM json_each($1)) AS texts"
+            "(SELECT value ->> 0 AS id, value ->> 1 AS name FROM json_each($1)) AS json_rows"
         );
     }
 }

@@ -19,6 +19,9 @@ const LEASE_MS: u64 = 5_000;
 /// How long an entry stays after it was loaded, in seconds. It saves memory; nothing relies on it.
 const LIFETIME_S: u64 = 7 * 24 * 3600;
 
+/// The same for an item without a row: anybody can ask for ids that nothing has.
+const LIFETIME_WITHOUT_ROW_S: u64 = 60;
+
 /// A committed change of an item.
 #[derive(Clone, Debug)]
 pub struct Change {
@@ -114,8 +117,9 @@ impl Cache {
         records_max: usize,
     ) -> Result<bool, Error> {
         let Contents { front, records } = contents;
+        let lifetime_s = if revision == 0 { LIFETIME_WITHOUT_ROW_S } else { LIFETIME_S };
         let call = Call::new("install").keys(keys.all()).arg(token.0).arg(revision);
-        let call = call.arg(&**front).arg(&**records).arg(records_max).arg(LIFETIME_S);
+        let call = call.arg(&**front).arg(&**records).arg(records_max).arg(lifetime_s);
         Ok(self.keyspace.call::<u8>(call).await? == 1)
     }
 

@@ -16,12 +16,12 @@ use std::sync::Arc;
 
 use microblog_domain::Partition;
 use microblog_keyspace::{
-    ClientSideCache, Error, Keyspace, Kind,
+    self as keyspace, ClientSideCache, Error, Keyspace, Kind,
     redis::{Cmd, Value, cmd},
 };
 
 use crate::{
-    entry::{Contents, History, entry_key},
+    entry::{Contents, entry_key},
     mark::{Primary, mark_key, read_mark},
     reader::{Found, Item},
     trust::Trusted,
@@ -36,12 +36,22 @@ pub(crate) enum Key<I> {
     Mark(Partition),
 }
 
+/// A read of entries and a mark.
+pub(crate) type TrackedRead<I> = keyspace::TrackedRead<Key<I>, Cached>;
+
+/// A read that has begun.
+pub(crate) struct Begun<I> {
+    pub(crate) read: TrackedRead<I>,
+    /// Entries that are not read often enough to be cached here, sorted. They are left out.
+    pub(crate) rejected: Vec<(I, u64)>,
+}
+
 /// The length of a history.
 const HISTORY_BYTES: usize = 8;
 
 /// A cached value.
 #[derive(Clone)]
-enum Cached {
+pub(crate) enum Cached {
     Entry(Found<Contents>),
     Mark(Arc<Primary>),
 }
@@ -58,27 +68,32 @@ impl<I: Item> ClientSide<I> {
         (!I::SMALL.is_empty()).then(|| Self { cache: keyspace.client_side_cache(kind) })
     }
 
-    /// Returns the key of an entry that is small, and read often enough to be cached here.
-    pub(crate) fn key(&self, item: I, history: &History, id: u64) -> Option<Key<I>> {
-        let history = history.0.as_bytes().try_into().ok().filter(|_| I::SMALL.contains(&item))?;
-        let key = Key::Entry { item, history, id };
-        self.cache.admits(key).then_some(key)
+    /// Begins to read small entries of a primary. `None` if there is no tracked connection to it.
+    pub(crate) fn begin(
+        &self,
+        trusted: &Trusted,
+        entries: impl Iterator<Item = (I, u64)>,
+    ) -> Option<Begun<I>> {
+        let history = trusted.history.0.as_bytes().try_into().ok()?;
+        let keys = entries.map(|(item, id)| Key::Entry { item, history, id }).collect();
+        // The mark is last: if all are cached, a cluster is asked for the first. An entry costs less.
+        let (read, rejected) = self.cache.begin_tracked(keys, Key::Mark(trusted.first()))?;
+        let entry = |key| match key {
+            Key::Entry { item, id, .. } => Some((item, id)),
+            Key::Mark(_) => None,
+        };
+        Some(Begun { read, rejected: rejected.into_iter().filter_map(entry).collect() })
     }
 
     /// Reads entries of a primary, in one round trip to it, or none of its own if another read is about to
-    /// take one. Returns them in the order of the keys; `None` for one that was invalidated meanwhile. Returns
-    /// none if the connection does not answer, or leads to a server that is not the trusted one.
-    pub(crate) async fn read(
+    /// take one. Returns them in their order; `None` for one that was invalidated meanwhile. Returns none if the
+    /// connection does not answer, or leads to a server that is not the trusted one.
+    pub(crate) async fn end(
         &self,
         trusted: &Trusted,
-        mut keys: Vec<Key<I>>,
+        read: TrackedRead<I>,
     ) -> Vec<Option<Found<Contents>>> {
-        if keys.is_empty() {
-            return Vec::new();
-        }
-        // Last: if all are cached, a cluster is asked for the first. An entry costs less.
-        keys.push(Key::Mark(trusted.first()));
-        let mut values = self.cache.read_tracked(&keys).await.unwrap_or_default();
+        let mut values = self.cache.end_tracked(read).await.unwrap_or_default();
         match values.pop() {
             Some(Some(Cached::Mark(server))) if trusted.is(&server) => {}
             _ => return Vec::new(),
@@ -152,7 +167,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{cache::library, entry::EntryKeys, reader::Loaded};
+    use crate::{
+        cache::library,
+        entry::{EntryKeys, History},
+        reader::Loaded,
+    };
 
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
     enum Thing {

@@ -80,7 +80,7 @@ impl Head {
 /// The contents of an item, as an entry has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
-    /// The front: at least one byte.
+    /// The front.
     pub front: Arc<[u8]>,
     /// The records, oldest first.
     pub records: Vec<u8>,

@@ -35,7 +35,7 @@ use uuid::Uuid;
 
 use crate::{
     cache::{Cache, Token},
-    client_side::{ClientSide, Key},
+    client_side::{Begun, ClientSide, TrackedRead},
     entry::{Contents, EntryKeys, History},
     metrics::ReadMetrics,
     tables::Tables,
@@ -183,6 +183,14 @@ impl View for Front {
 struct Asked {
     part: usize,
     primary: usize,
+}
+
+/// What is read on the tracked connection of a primary.
+struct OfTracked<I: Item> {
+    primary: usize,
+    /// In the order in which it is read.
+    asked: Vec<Asked>,
+    read: TrackedRead<I>,
 }
 
 /// The only part, of the only primary.
@@ -341,54 +349,74 @@ impl<I: Item> Inner<I> {
         primaries: &[Trusted],
         asked: &[Asked],
     ) -> Vec<Option<Found<V::Output>>> {
-        let (mut tracked, mut shared) = (Vec::new(), Vec::new());
-        for &asked in asked {
-            let (Part { item, id, .. }, trusted) = (&parts[asked.part], &primaries[asked.primary]);
-            let client_side = self.client_side.as_ref();
-            match client_side.and_then(|cache| cache.key(*item, &trusted.history, *id)) {
-                Some(key) => tracked.push((asked, key)),
-                None => shared.push(asked),
+        let (tracked, shared) = self.divide(parts, primaries, asked);
+        let mut found: Vec<_> = parts.iter().map(|_| None).collect();
+        let read = tracked.into_iter().map(|read| self.end_tracked(parts, primaries, read));
+        let (of_tracked, of_shared) =
+            tokio::join!(join_all(read), self.look_shared(parts, primaries, &shared));
+        let mut rest = Vec::new();
+        for (asked, of_part) in of_tracked.into_iter().flatten() {
+            match of_part {
+                Some(of_part) => found[asked.part] = Some(of_part),
+                None => rest.push(asked),
             }
         }
-        let mut found: Vec<_> = parts.iter().map(|_| None).collect();
-        let (of_tracked, of_shared) = tokio::join!(
-            self.look_tracked(parts, primaries, &tracked),
-            self.look_shared(parts, primaries, &shared)
-        );
-        for (part, of_part) in of_tracked.into_iter().chain(of_shared) {
-            found[part] = Some(of_part);
-        }
-        let is_missing = |asked: &Asked| found[asked.part].is_none();
-        let rest: Vec<_> = tracked.into_iter().map(|(asked, _)| asked).filter(is_missing).collect();
-        for (part, of_part) in self.look_shared(parts, primaries, &rest).await {
+        let of_rest = self.look_shared(parts, primaries, &rest).await;
+        for (part, of_part) in of_shared.into_iter().chain(of_rest) {
             found[part] = Some(of_part);
         }
         found
     }
 
-    // Reads small entries, each with its key. Returns those that may be relied on, with the indices of their
-    // parts.
-    async fn look_tracked<V: View>(
+    // Begins the reads of small entries on tracked connections. Returns these, and what is read otherwise.
+    fn divide<V>(
         &self,
         parts: &[Part<I, V>],
         primaries: &[Trusted],
-        asked: &[(Asked, Key<I>)],
-    ) -> Vec<(usize, Found<V::Output>)> {
-        let Some(client_side) = &self.client_side else { return Vec::new() };
-        let read = primaries.iter().enumerate().map(async |(primary, trusted)| {
-            let of_primary = asked.iter().filter(|(asked, _)| asked.primary == primary);
-            let (asked, keys): (Vec<Asked>, Vec<_>) = of_primary.copied().unzip();
-            let found = client_side.read(trusted, keys).await;
-            (asked, found)
-        });
-        let mut looked = Vec::with_capacity(asked.len());
-        for (asked, found) in join_all(read).await {
-            for (Asked { part, .. }, found) in asked.into_iter().zip(found) {
-                let view = |contents: Contents| parts[part].view.of_item(&contents);
-                looked.extend(found.map(|found| (part, found.map(view))));
+        asked: &[Asked],
+    ) -> (Vec<OfTracked<I>>, Vec<Asked>) {
+        let Some(client_side) = &self.client_side else { return (Vec::new(), asked.to_vec()) };
+        let item = |asked: &Asked| (parts[asked.part].item, parts[asked.part].id);
+        let is_small = |asked: &Asked| I::SMALL.contains(&parts[asked.part].item);
+        let (mut tracked, mut shared) = (Vec::new(), Vec::new());
+        for (primary, trusted) in primaries.iter().enumerate() {
+            let of_primary = asked.iter().copied().filter(|asked| asked.primary == primary);
+            let (mut small, large): (Vec<_>, Vec<_>) = of_primary.partition(is_small);
+            shared.extend(large);
+            if small.is_empty() {
+                continue;
+            }
+            let begun = client_side.begin(trusted, small.iter().map(item));
+            let Some(Begun { read, rejected }) = begun else {
+                shared.extend(small);
+                continue;
+            };
+            if !rejected.is_empty() {
+                let is_rejected = |asked: &mut Asked| rejected.binary_search(&item(asked)).is_ok();
+                shared.extend(small.extract_if(.., is_rejected));
+            }
+            if !small.is_empty() {
+                tracked.push(OfTracked { primary, asked: small, read });
             }
         }
-        looked
+        (tracked, shared)
+    }
+
+    // Reads small entries on the tracked connection of a primary. Returns those that may be relied on, and
+    // `None` for the others.
+    async fn end_tracked<V: View>(
+        &self,
+        parts: &[Part<I, V>],
+        primaries: &[Trusted],
+        OfTracked { primary, asked, read }: OfTracked<I>,
+    ) -> Vec<(Asked, Option<Found<V::Output>>)> {
+        let Some(client_side) = &self.client_side else { return Vec::new() };
+        let mut found = client_side.end(&primaries[primary], read).await.into_iter();
+        let of_part = |asked: Asked| {
+            let view = |contents: Contents| parts[asked.part].view.of_item(&contents);
+            (asked, found.next().flatten().map(|found| found.map(view)))
+        };
+        asked.into_iter().map(of_part).collect()
     }
 
     // Reads entries on shared connections. Returns those that may be relied on, with the indices of their

@@ -28,11 +28,13 @@ const COMMIT_TIMEOUT: Duration = Duration::from_secs(3);
 const SETTINGS: &str = "; SET LOCAL lock_timeout = 1000; \
     SET LOCAL idle_in_transaction_session_timeout = 1000; SET LOCAL statement_timeout = 5000";
 
-/// PostgreSQL: the parts of the history, and the time in milliseconds. Fails on a standby.
+/// PostgreSQL: the parts of the history. Fails on a standby.
 const HISTORY: &str = "(SELECT system_identifier::text FROM pg_control_system()), \
     substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8), \
-    (SELECT random FROM history WHERE one = 1), \
-    (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+    (SELECT random FROM history WHERE one = 1)";
+
+/// PostgreSQL: the time in milliseconds.
+const NOW_MS: &str = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
 /// A write transaction. Rolled back if it is dropped before its end.
 pub struct Transaction {
@@ -59,7 +61,7 @@ impl Transaction {
         let (history, random, now_ms) = if database.is_embedded() {
             (sqlite_history(database), 0, now_ms())
         } else {
-            let read = sqlx::query(AssertSqlSafe(format!("SELECT {HISTORY}")));
+            let read = sqlx::query(AssertSqlSafe(format!("SELECT {HISTORY}, {NOW_MS}")));
             let row = read.fetch_one(&mut *inner).await?;
             (postgres_history(&row, 0)?, row.try_get(2)?, read_number(&row, 3)?)
         };
@@ -135,9 +137,9 @@ fn postgres_history(row: &AnyRow, column: usize) -> Result<History, sqlx::Error>
     Ok(History(BASE64_URL_SAFE_NO_PAD.encode(&digest[..6])))
 }
 
-/// Returns the columns of a statement that tell the history: four.
+/// Returns the columns of a statement that tell the history: three.
 pub const fn history_columns(is_embedded: bool) -> &'static str {
-    if is_embedded { "'', '', 0, 0" } else { HISTORY }
+    if is_embedded { "'', '', 0" } else { HISTORY }
 }
 
 /// Reads the history from a row with [`history_columns`], of which `column` is the first.
@@ -212,6 +214,18 @@ fn sqlite_histories() -> MutexGuard<'static, BTreeMap<String, History>> {
 pub(crate) fn sqlite_history(database: &Database) -> History {
     let random = || History(BASE64_URL_SAFE_NO_PAD.encode(&uuid::Uuid::new_v4().as_bytes()[..6]));
     sqlite_histories().entry(database.url().to_owned()).or_insert_with(random).clone()
+}
+
+/// Returns the database's time, in milliseconds since 1970.
+pub async fn database_now_ms(database: &Database) -> Result<u64, microblog_record::Error> {
+    if database.is_embedded() {
+        return Ok(now_ms());
+    }
+    let read = async {
+        let query = sqlx::query(AssertSqlSafe(format!("SELECT {NOW_MS}")));
+        read_number(&query.fetch_one(database.readers()).await?, 0)
+    };
+    database.read("SELECT clock_timestamp", read).await
 }
 
 fn now_ms() -> u64 {

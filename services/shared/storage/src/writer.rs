@@ -389,10 +389,15 @@ fn scope(error: &sqlx::Error) -> Scope {
         "25006" | "55000" => Scope::All,
         code if code.starts_with("53") => Scope::All,
         "55P03" | "40P01" | "40001" | "23505" | "57014" | "25P03" => Scope::Moment,
+        SQLITE_PRIMARY_KEY | SQLITE_UNIQUE => Scope::Moment,
         code if code.len() != 5 && is_of_file(code) => Scope::All,
         _ => Scope::Calls,
     }
 }
+
+/// The result codes of SQLite for a row of which there may be only one (<https://www.sqlite.org/rescode.html>).
+const SQLITE_PRIMARY_KEY: &str = "1555";
+const SQLITE_UNIQUE: &str = "2067";
 
 /// Returns whether a result code of SQLite is of the file, not of a statement: busy, only to be read, a
 /// failure of the disk, a full disk (<https://www.sqlite.org/rescode.html>).

@@ -87,19 +87,15 @@ impl<I: Id, T: Clone> Entries<I, T> {
         ENTRY_OVERHEAD_BYTES + size_of::<T>() + (self.kind.heap_bytes)(value)
     }
 
-    /// Returns the ids without an entry, sorted and without duplicates.
-    pub(super) fn missing(&self, ids: &[I]) -> Vec<I> {
+    /// Returns the ids without an entry, and records them in the admission filter, except for one that is
+    /// always admitted.
+    pub(super) fn misses(&mut self, ids: &[I], always: Option<I>) -> Misses<I> {
         let mut missing: Vec<I> =
             ids.iter().copied().filter(|id| !self.values.contains_key(id)).collect();
         missing.sort_unstable();
         missing.dedup();
-        missing
-    }
-
-    /// Returns the ids without an entry, and records them in the admission filter.
-    pub(super) fn misses(&mut self, ids: &[I]) -> Misses<I> {
-        let (admitted, rejected) =
-            self.missing(ids).into_iter().partition(|id| self.admission_filter.record(id));
+        let is_admitted = |id: &I| always == Some(*id) || self.admission_filter.record(id);
+        let (admitted, rejected) = missing.into_iter().partition(is_admitted);
         Misses { admitted, rejected }
     }
 

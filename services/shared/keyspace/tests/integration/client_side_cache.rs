@@ -599,19 +599,31 @@ async fn two_of_one_primary(
 async fn tracked_reads_are_of_one_connection() {
     let cluster = RedisCluster::start(3, 0).await;
     let (numbers, [one, two], primary) = two_of_one_primary(&cluster).await;
-    assert_eq!(numbers.read_tracked(&[one, two]).await.unwrap(), [Some(0), Some(0)]);
+    let (read, rejected) = numbers.begin_tracked(vec![one], two).unwrap();
+    assert_eq!(numbers.end_tracked(read).await.unwrap(), [Some(0), Some(0)]);
+    assert_eq!(rejected, [0; 0]);
+    let mut cold = two + 1;
+    while cluster.primary_of(&key(cold), 0).await != primary {
+        cold += 1;
+    }
+    for is_rejected in [true, false] {
+        let (read, rejected) = numbers.begin_tracked(vec![cold, one], two).unwrap();
+        assert_eq!(rejected, if is_rejected { vec![cold] } else { Vec::new() });
+        let values = numbers.end_tracked(read).await.unwrap();
+        assert_eq!(values, vec![Some(0); if is_rejected { 2 } else { 3 }]);
+    }
     let mut other = two + 1;
     while cluster.primary_of(&key(other), 0).await == primary {
         other += 1;
     }
-    assert!(numbers.read_tracked(&[one, other]).await.unwrap_err().is_unavailable());
-    assert!(numbers.read_tracked(&[one, two]).await.is_ok(), "it is still connected");
+    assert!(numbers.begin_tracked(vec![one], other).is_none(), "they have two servers");
+    let (read, _) = numbers.begin_tracked(vec![one], two).unwrap();
     let kill = cmd("CLIENT").arg("KILL").arg("USER").arg(TRACKED).take();
     kill.exec_async(&mut cluster.nodes()[primary].admin().await).await.unwrap();
     // Until the cache notices.
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert!(!numbers.admits(one));
-    assert!(numbers.read_tracked(&[one, two]).await.unwrap_err().is_unavailable());
+    assert!(numbers.end_tracked(read).await.unwrap_err().is_unavailable());
+    assert!(numbers.begin_tracked(vec![one], two).is_none());
     assert_eq!(numbers.read(&[one, two]).await.unwrap(), [0, 0], "by another connection");
 }
 

@@ -1,10 +1,13 @@
 //! Calls that share transactions.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
-use futures::future::join_all;
+use futures::future::{BoxFuture, FutureExt as _, join_all};
 use microblog_storage::{
-    WriteError,
+    Decided, Group, Transaction, WriteError, Writer,
     feed::{self, Point},
 };
 
@@ -54,6 +57,48 @@ async fn a_call_that_the_database_rejects_fails_alone() {
         }
         let rows = feed::read_behind(&process.database, 0, 100).await.unwrap();
         assert_eq!(rows.len(), 39);
+    }
+}
+
+/// A group that meets a row which another one has made, at its first attempt.
+#[derive(Default)]
+struct Beaten {
+    attempts: AtomicUsize,
+}
+
+impl Group for Beaten {
+    type Call = ();
+    /// The attempts before.
+    type Outcome = usize;
+
+    fn run<'a>(
+        &'a self,
+        transaction: &'a mut Transaction,
+        _calls: &'a [()],
+    ) -> BoxFuture<'a, Result<Decided<usize>, sqlx::Error>> {
+        let work = async move {
+            let before = self.attempts.fetch_add(1, Ordering::Relaxed);
+            if before == 0 {
+                for _ in 0..2 {
+                    let make = sqlx::query("INSERT INTO lists VALUES (4, 0, 0)");
+                    make.execute(transaction.connection()).await?;
+                }
+            }
+            let (changes, feed) = (Vec::new(), Vec::new());
+            Ok(Decided { outcomes: vec![before], changes, feed, has_others: false })
+        };
+        work.boxed()
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_makes_a_row_which_another_one_made_is_repeated() {
+    for (server, redis) in layouts().await {
+        let process = Process::start(&server, &redis).await;
+        let Process { tables, cache, trust, .. } = &process;
+        let (tables, cache, trust) = (tables.clone(), cache.clone(), trust.clone());
+        let writer = Writer::start(Beaten::default(), tables, cache, trust);
+        assert_eq!(writer.write(()).await.unwrap(), 1, "{}", server.kind());
     }
 }
 

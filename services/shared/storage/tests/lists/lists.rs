@@ -183,10 +183,10 @@ async fn load(database: &Database, id: u64) -> Result<Loaded, sqlx::Error> {
     let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
     let history = row_history(database, first, 0)?;
     let record =
-        |row: &AnyRow| Some(Record { time_ms: read(row, 5).ok()?, id: read(row, 6).ok()? });
+        |row: &AnyRow| Some(Record { time_ms: read(row, 4).ok()?, id: read(row, 5).ok()? });
     let records = Record::write_all(rows.iter().filter_map(record));
     let contents = Contents { front: (*b"list").into(), records };
-    Ok(Loaded { history, revision: read(first, 4).unwrap_or_default(), contents })
+    Ok(Loaded { history, revision: read(first, 3).unwrap_or_default(), contents })
 }
 
 /// The ids of the members, oldest first.

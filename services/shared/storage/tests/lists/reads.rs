@@ -19,6 +19,13 @@ async fn a_read_sees_what_was_acknowledged_with_and_without_trust() {
         process.trusted(4).await;
         assert_eq!(process.read(4).await, [8]);
         assert!(process.cached(4).await.is_some(), "{}: trusted, and installed", server.kind());
+        // Anybody may ask for what does not exist.
+        assert!(process.read(8).await.is_empty());
+        for (list, lifetime_s) in [(4, 61..=7 * 24 * 3600), (8, 1..=60)] {
+            let ttl = cmd("TTL").arg(process.keys(list).await.entry).take();
+            let ttl: i64 = process.keyspace.query(ttl).await.unwrap();
+            assert!(lifetime_s.contains(&ttl), "{list}: {ttl} s");
+        }
         for member in 9..30 {
             assert!(process.writer.write(Add { list: 4, member }).await.unwrap());
             assert_eq!(process.read(4).await, (8..=member).collect::<Vec<_>>());

@@ -2,6 +2,14 @@
 
 use std::ops::Range;
 
+use icu_properties::{
+    CodePointMapData, CodePointSetData,
+    props::{
+        Alphabetic, DefaultIgnorableCodePoint, GeneralCategory, GeneralCategoryGroup, LineBreak,
+        Script,
+    },
+};
+use microblog_domain::text;
 use unicode_segmentation::UnicodeSegmentation as _;
 
 /// The longest account name, in bytes.
@@ -30,30 +38,40 @@ pub(crate) enum Target {
 
 /// Returns the mentions and hashtags of a text, in order. They do not overlap.
 ///
-/// A mention is `@` and a name: up to 30 of A-Z, a-z, 0-9 and underscore. A hashtag has one of two
-/// forms, of which the first takes precedence:
+/// A mention is `@` and a name: up to 30 of A-Z, a-z, 0-9 and underscore. The name must not go on: with
+/// a word character, with a dot, hyphen or slash and then a word character (`@ann-lee`,
+/// `@ann.example`), with `@` or with `://`. Everything else ends it (`@ann's`, `@ann: …`).
+///
+/// A hashtag has one of two forms, of which the first takes precedence:
 ///
 /// * `#topic#`, as on Weibo: any characters of one line except `@`. It does not begin or end with a
 ///   space, nor end with a sign that joins tags (`#a,#b`).
-/// * `#topic`, as elsewhere: letters, digits and underscores, not digits alone.
+/// * `#topic`, as elsewhere: letters, numbers and underscores, not numbers alone; between two of them
+///   one sign that joins the parts of a word, such as a middle dot. It is not followed by `://`.
 ///
-/// Full-width signs count like ASCII ones. Neither is parsed inside a URL, nor after a letter or
-/// digit of a script that separates words by spaces, as in an e-mail address.
+/// A hashtag in which no character shows ([`text::shows`]) is none.
+///
+/// Neither is parsed inside a URL, nor after a word character, as in an e-mail address. Full-width
+/// signs count like ASCII ones.
+///
+/// Word characters are `Alphabetic`, numbers, marks and `Connector_Punctuation`. In scripts that do not
+/// separate words by spaces, only digits and marks are: other letters directly precede and follow
+/// mentions. Ignorable characters are skipped on both sides, and marks before the sign.
 pub(crate) fn find(text: &str) -> Vec<Entity> {
     let mut found = Vec::new();
     // The parsed part of the text, in bytes and in code points.
     let (mut at, mut code_points) = (0, 0);
-    // Where the ASCII word before the sign begins, and the end of the searched part.
+    // Where the word before the sign begins, and the end of the searched part.
     let (mut word_at, mut looked) = (0, 0);
     while let Some(offset) = text[at..].find(['@', '＠', '#', '＃']) {
         let start = at + offset;
         let sign = text[start..].chars().next().unwrap_or_default();
         code_points += text[at..start].chars().count();
-        let is_outside = |c: char| !c.is_ascii() || c.is_whitespace();
+        let is_outside = |c: char| c.is_whitespace() || !c.is_ascii() && !is_word_character(c);
         word_at = text[looked..start].rfind(is_outside).map_or(word_at, |found| looked + found);
         looked = start;
         let after = &text[start + sign.len_utf8()..];
-        let matched = if is_part_of_more(&text[word_at..start]) {
+        let matched = if is_part_of_more(&text[..start], &text[word_at..start]) {
             None
         } else if matches!(sign, '@' | '＠') {
             mention(after)
@@ -77,64 +95,141 @@ fn is_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
 
-// Returns whether a sign after this word is part of the word, an address or a URL. The word is
-// ASCII except for its first character.
-fn is_part_of_more(word: &str) -> bool {
-    let is_in_url = || word.contains("://");
-    match word.chars().next_back() {
+// Returns whether a sign after this text is part of its last word, an address or a URL. The word has
+// no space, and no character but its first that is neither ASCII nor a word character.
+fn is_part_of_more(before: &str, word: &str) -> bool {
+    let is_in_url = || word.contains(SCHEME_END);
+    match before.chars().rev().find(|&c| !is_ignorable(c) && !is_mark(c)) {
         None => false,
-        Some('&' | '@' | '＠') => true,
+        Some('&' | '=' | '@' | '＠') => true,
         // `example.com/@ann` is a URL; `well said//@ann: …` is how reposts are quoted.
         Some('/') => word.contains('.') || is_in_url(),
-        Some(c) if is_spaced(c) && (c.is_alphanumeric() || c == '_') => true,
-        Some(_) => is_in_url(),
+        Some(c) => is_word_character(c) || is_in_url(),
     }
 }
 
-// Returns whether a character is of a script that separates words by spaces. Scripts from U+0E00 on
-// do not: Thai, Lao, Tibetan, Burmese, …, Chinese, Japanese (Korean does, but attaches particles to
-// names). The exception is Latin and Greek letters with several diacritics.
-fn is_spaced(c: char) -> bool {
-    c < '\u{e00}' || ('\u{1e00}'..'\u{2000}').contains(&c)
-}
+// What follows the scheme of a URL.
+const SCHEME_END: &str = "://";
 
 // Each parser returns the number of bytes that it consumes after the sign.
 
 fn mention(after: &str) -> Option<(usize, Target)> {
     let length = after.find(|c| !is_name(c)).unwrap_or(after.len());
-    let is_address = after[length..].starts_with(['@', '＠']);
-    let is_mention = (1..=NAME_MAX).contains(&length) && !is_address;
-    is_mention.then(|| (length, Target::Mention(after[..length].to_owned())))
+    let (name, rest) = after.split_at(length);
+    let is_mention = (1..=NAME_MAX).contains(&length) && !goes_on(rest);
+    is_mention.then(|| (length, Target::Mention(name.to_owned())))
+}
+
+// Joins the parts of names of accounts, hosts and packages elsewhere. An apostrophe or colon does not:
+// some languages attach endings with it.
+const NAME_JOINTS: [char; 8] = ['.', '．', '-', '－', '\u{2010}', '\u{2011}', '/', '／'];
+
+// Returns whether a name before this is the beginning of a longer one, of an address or of a URL.
+fn goes_on(rest: &str) -> bool {
+    let mut seen = rest.chars().filter(|&c| !is_ignorable(c));
+    let next = match seen.next() {
+        Some('@' | '＠') => return true,
+        Some(c) if NAME_JOINTS.contains(&c) => seen.next(),
+        next => next,
+    };
+    next.is_some_and(is_word_character) || rest.starts_with(SCHEME_END)
 }
 
 fn topic(after: &str) -> Option<(usize, Target)> {
     let length = after.find(['#', '＃', '@', '＠', '\n'])?;
     let (topic, closing) = (&after[..length], after[length..].chars().next()?);
     let is_topic = matches!(closing, '#' | '＃')
-        && !topic.is_empty()
         && !topic.starts_with(KEYCAP)
         && !topic.ends_with([',', ';', '/', '|', '('])
         && !topic.starts_with(char::is_whitespace)
         && !topic.ends_with(char::is_whitespace)
         && topic.graphemes(true).nth(TAG_MAX).is_none();
-    is_topic.then(|| (length + closing.len_utf8(), hashtag(topic)))
+    is_topic.then(|| hashtag(topic, length + closing.len_utf8()))?
 }
 
 // Characters that make an emoji keycap of the sign before them.
 const KEYCAP: [char; 2] = ['\u{fe0f}', '\u{20e3}'];
 
 fn tag(after: &str) -> Option<(usize, Target)> {
+    let (mut length, mut characters) = (0, 0);
     // Grapheme clusters keep combining marks with their letter.
-    let is_letter = |cluster: &&str| cluster.starts_with(|c: char| c.is_alphanumeric() || c == '_');
-    let letters = || after.graphemes(true).take_while(is_letter);
-    let length = letters().map(str::len).sum();
-    let tag = &after[..length];
-    let is_tag = letters().nth(TAG_MAX).is_none() && tag.contains(|c: char| !c.is_numeric());
-    is_tag.then(|| (length, hashtag(tag)))
+    let mut clusters = after.graphemes(true).peekable();
+    while let Some(cluster) = clusters.next() {
+        let joins = || length > 0 && TAG_JOINTS.contains(&cluster);
+        let is_part =
+            is_letter(cluster) || joins() && clusters.peek().is_some_and(|it| is_letter(it));
+        if !is_part {
+            break;
+        }
+        length += cluster.len();
+        characters += 1;
+    }
+    let (tag, rest) = after.split_at(length);
+    let is_tag = characters <= TAG_MAX
+        && tag.contains(|c| !GeneralCategoryGroup::Number.contains(category(c)))
+        && !rest.starts_with(SCHEME_END);
+    is_tag.then(|| hashtag(tag, length))?
 }
 
-fn hashtag(topic: &str) -> Target {
-    Target::Hashtag(topic.to_lowercase())
+// Joins the parts of a word: the middle dots, also half-width, and the signs of Hebrew (maqaf,
+// gershayim) and Tibetan (tsheg) that do.
+const TAG_JOINTS: [&str; 6] = ["\u{b7}", "\u{30fb}", "\u{ff65}", "\u{5be}", "\u{5f4}", "\u{f0b}"];
+
+// Ends Hebrew abbreviations and stands for sounds: UAX #29 counts it among the letters.
+const GERESH: char = '\u{5f3}';
+
+fn is_letter(cluster: &str) -> bool {
+    cluster.starts_with(|c| is_alphanumeric(c) || c == '_' || c == GERESH)
+}
+
+fn hashtag(topic: &str, length: usize) -> Option<(usize, Target)> {
+    text::shows(topic).then(|| (length, Target::Hashtag(topic.to_lowercase())))
+}
+
+fn category(c: char) -> GeneralCategory {
+    CodePointMapData::<GeneralCategory>::new().get(c)
+}
+
+fn is_mark(c: char) -> bool {
+    GeneralCategoryGroup::Mark.contains(category(c))
+}
+
+fn is_ignorable(c: char) -> bool {
+    CodePointSetData::new::<DefaultIgnorableCodePoint>().contains(c)
+}
+
+fn is_alphanumeric(c: char) -> bool {
+    CodePointSetData::new::<Alphabetic>().contains(c)
+        || GeneralCategoryGroup::Number.contains(category(c))
+}
+
+// Returns whether a character continues a word before it.
+fn is_word_character(c: char) -> bool {
+    let is_digit = || category(c) == GeneralCategory::DecimalNumber;
+    is_mark(c)
+        || category(c) == GeneralCategory::ConnectorPunctuation
+        || is_alphanumeric(c) && (is_digit() || !is_unspaced(c))
+}
+
+// Returns whether a letter is of a script that does not separate words by spaces: one between whose
+// letters a line may break. Korean separates words, but attaches particles to names. Full-width
+// letters break lines like ideographs, but are Latin.
+fn is_unspaced(c: char) -> bool {
+    matches!(
+        CodePointMapData::<LineBreak>::new().get(c),
+        LineBreak::Ideographic
+            | LineBreak::ConditionalJapaneseStarter
+            | LineBreak::Nonstarter
+            | LineBreak::ComplexContext
+            | LineBreak::Aksara
+            | LineBreak::AksaraPrebase
+            | LineBreak::AksaraStart
+            | LineBreak::H2
+            | LineBreak::H3
+            | LineBreak::JL
+            | LineBreak::JV
+            | LineBreak::JT
+    ) && CodePointMapData::<Script>::new().get(c) != Script::Latin
 }
 
 #[cfg(test)]
@@ -178,16 +273,63 @@ mod tests {
     }
 
     #[test]
+    fn a_name_that_goes_on_is_no_mention() {
+        for rest in [
+            // Letters, also of other scripts and styles, and syllables.
+            "ázs а α א ب क ა አ Ꭰ Ｂ 𝐚 ꓮ ⓐ",
+            // Numbers, marks and connectors.
+            "１ ٣ ๓ ² ① \u{301} \u{20e3} \u{e34} ＿ ‿",
+            // What joins the parts of a name, and a word character.
+            "-lee .example /list －lee ．example ／list ‐lee \u{2011}lee -é .1",
+            // Ignorable characters before a word character.
+            "\u{ad}lee \u{200b}lee \u{200d}lee \u{fe0f}\u{20e3} -\u{2060}lee",
+            "@example.org ＠example.org \u{200b}@example.org .lee@example.org ://example.org",
+        ] {
+            for rest in rest.split(' ') {
+                check(&format!("@ann{rest}"), &[]);
+            }
+        }
+        check("@ann@example.org and @bob", &[("@bob", "@bob")]);
+    }
+
+    #[test]
+    fn everything_else_ends_a_name() {
+        for rest in [
+            ". ...so ! ? , ,hi ) \" … —so --so - / 。So ：so +so ~so \\so $ ™",
+            // Endings.
+            "'s ’s 'in :n",
+            "👍 👍🏽 ❤\u{fe0f} 🇩🇪 \u{200d}👍 \u{200f}",
+            // Scripts that do not separate words by spaces: each class of line breaking.
+            "你好 かな ァ ーん 々 ไทย ខ្មែរ 가 님 ᄀ ᅡ ᆨ ᬅ ᯀ 𑤿 ｶﾅ .你好 -님 \u{200b}ខ្មែរ",
+        ] {
+            for rest in rest.split(' ') {
+                check(&format!("@ann{rest}"), &[("@ann", "@ann")]);
+                check(&format!("@ann{rest} so"), &[("@ann", "@ann")]);
+            }
+        }
+        check("@ann/@bob.@cleo", &[("@ann", "@ann"), ("@bob", "@bob"), ("@cleo", "@cleo")]);
+    }
+
+    #[test]
     fn addresses_and_urls_have_no_mentions() {
         for text in [
             "ann@example.com",
             "https://example.com/@ann",
             "https://example.com/?by=@ann",
+            "https://example.com/café/@ann",
+            "https://example.com/~@ann",
             "example.com/@ann",
+            "example.com/?by=@ann",
             "josé@example.com",
             "Huế@example.com",
+            "გია@example",
+            "Ａ@example",
+            "b\u{301}@example",
+            "b\u{200d}@example",
+            "_@example",
+            "张三@example.com",
             "@@ann",
-            "@ann@example.com",
+            "@@ann@example.com",
             "@",
             "@ ann",
             "@张三",
@@ -195,6 +337,15 @@ mod tests {
             check(text, &[]);
         }
         check(&format!("@{}", "a".repeat(31)), &[]);
+    }
+
+    #[test]
+    fn what_may_precede_a_sign() {
+        for before in "か\u{309a} 葛\u{e0100} ที่ ខ្មែ 님 ❤\u{fe0f} \u{301} . ! * ) 。".split(' ')
+        {
+            check(&format!("{before}@ann"), &[("@ann", "@ann")]);
+            check(&format!("{before}#ann"), &[("#ann", "#ann")]);
+        }
     }
 
     #[test]
@@ -223,10 +374,56 @@ mod tests {
     }
 
     #[test]
+    fn joints_stand_inside_of_a_tag() {
+        check("#il·lusió", &[("#il·lusió", "#il·lusió")]);
+        check("#ぼっち・ざ・ろっく！", &[("#ぼっち・ざ・ろっく", "#ぼっち・ざ・ろっく")]);
+        check("#ﾎﾞｯﾁ･ｻﾞ", &[("#ﾎﾞｯﾁ･ｻﾞ", "#ﾎﾞｯﾁ･ｻﾞ")]);
+        check(
+            "#על־ידי #צה״ל #ג׳ורג׳",
+            &[("#על־ידי", "#על־ידי"), ("#צה״ל", "#צה״ל"), ("#ג׳ורג׳", "#ג׳ורג׳")],
+        );
+        check("#བོད་སྐད་", &[("#བོད་སྐད", "#བོད་སྐད")]);
+        check("#one· #two・・three", &[("#one", "#one"), ("#two", "#two")]);
+        for text in ["#·one", "#・", "#1 ·"] {
+            check(text, &[]);
+        }
+        check(
+            &format!("#{}bc", "a·".repeat(49)),
+            &[(&format!("#{}bc", "a·".repeat(49)), &format!("#{}bc", "a·".repeat(49)))],
+        );
+        check(&format!("#{}b", "a·".repeat(50)), &[]);
+    }
+
+    #[test]
+    fn what_shows_nothing_is_no_hashtag() {
+        for text in [
+            "#\u{2800}#",
+            "#\u{3164}#",
+            "#\u{200b}\u{200d}#",
+            "#\u{301}#",
+            "#\u{3164}",
+            "#\u{115f}",
+        ] {
+            check(text, &[]);
+        }
+        check("#\u{2800}#one", &[("#one", "#one")]);
+        check("#\u{2800}a#", &[("#\u{2800}a#", "#\u{2800}a")]);
+    }
+
+    #[test]
     fn lookalikes_of_hashtags_are_rejected() {
-        for text in
-            ["#", "##", "# #", "C#", "&#39;", "https://example.com/#top", "a#b", "#-", "#️⃣ and #️⃣"]
-        {
+        for text in [
+            "#",
+            "##",
+            "# #",
+            "C#",
+            "&#x27;",
+            "https://example.com/#top",
+            "a#b",
+            "#-",
+            "#️⃣and#️⃣",
+            "#https://example.com",
+        ] {
             check(text, &[]);
         }
         check(&format!("#{}", "a".repeat(101)), &[]);
@@ -246,7 +443,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_parsed_and_entities_do_not_overlap(text in "[@#＠＃ a1_字é\n👍.]{0,60}") {
+        fn any_text_is_parsed_and_entities_do_not_overlap(text in "[@#＠＃ a1_字é\n👍.:·\u{301}\u{200d}]{0,60}") {
             let mut end = 0;
             let length = text.chars().count() as u32;
             for entity in find(&text) {

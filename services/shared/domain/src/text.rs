@@ -46,6 +46,11 @@ pub fn clean(
     cleaned(text, max_characters, lines).map_err(|problem| Invalid::new(field, problem))
 }
 
+/// Returns whether some character of a text shows.
+pub fn shows(text: &str) -> bool {
+    text.contains(is_shown)
+}
+
 /// Returns the cleaned text, or what is wrong with it.
 fn cleaned(text: &str, max_characters: usize, lines: Lines) -> Result<String, String> {
     let bytes_max = max_characters * BYTES_PER_CHARACTER_MAX;
@@ -71,7 +76,7 @@ fn cleaned(text: &str, max_characters: usize, lines: Lines) -> Result<String, St
             }
             None => Ok(text),
         },
-        Lines::Many if text.contains(is_shown) => Ok(text),
+        Lines::Many if shows(&text) => Ok(text),
         Lines::Many => Ok(String::new()),
     }
 }
@@ -382,9 +387,11 @@ mod tests {
             "\u{a0}\u{102c}",
         ] {
             assert_eq!(many(text), "", "{text:?}");
+            assert!(!shows(text), "{text:?}");
         }
         for text in ["\u{2800}a", "a\u{2060}b", "\u{301}a", "\u{e000}"] {
             assert_eq!(many(text), text);
+            assert!(shows(text), "{text:?}");
         }
     }
 

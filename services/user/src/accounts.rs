@@ -146,7 +146,10 @@ impl Accounts {
         password: Option<&Password>,
     ) -> Result<(), Error> {
         let account = match password {
-            Some(password) => self.check_password(id, password).await?.0,
+            Some(password) => {
+                let permit = self.hasher.permit().await?;
+                self.check_password(&permit, id, password).await?
+            }
             None => {
                 let account = self.get_own(id).await?;
                 if !matches!(account.address, Address::External(_)) {

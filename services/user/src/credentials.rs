@@ -23,26 +23,25 @@ impl Accounts {
         login: &Login,
         password: &Password,
     ) -> Result<AccountRow, Error> {
+        let permit = self.hasher.permit().await?;
         let identifier = login.identifier();
         let account = self.owner(&identifier).await?;
-        let permit = self.hasher.permit().await?;
         // Guesses of a password count together, whether they come with the name or the address.
         let guesses = account.as_ref().map(|account| guesses_of(account.user.id));
         self.count_guess(&permit, guesses.unwrap_or_else(|| identifier.digest())).await?;
         compare(&permit, account, password).await
     }
 
-    /// Returns the account if the password matches, with the permit that was used. Its failures count
-    /// together with those of log-ins.
+    /// Returns the account if the password matches. Its failures count together with those of log-ins.
     pub(crate) async fn check_password(
         &self,
+        permit: &Permit,
         id: UserId,
         password: &Password,
-    ) -> Result<(AccountRow, Permit), Error> {
+    ) -> Result<AccountRow, Error> {
         let account = self.get_own(id).await?;
-        let permit = self.hasher.permit().await?;
-        self.count_guess(&permit, guesses_of(id)).await?;
-        Ok((compare(&permit, Some(account), password).await?, permit))
+        self.count_guess(permit, guesses_of(id)).await?;
+        compare(permit, Some(account), password).await
     }
 
     /// Counts a guess as failed before the password is compared, so that concurrent guesses are

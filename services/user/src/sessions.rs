@@ -134,7 +134,8 @@ impl Accounts {
         current: Password,
         new: Password,
     ) -> Result<(), Error> {
-        let (account, permit) = self.check_password(id, &current).await?;
+        let permit = self.hasher.permit().await?;
+        let account = self.check_password(&permit, id, &current).await?;
         let new = permit.hash(new).await?;
         drop(permit);
         let checked = account.password;

@@ -122,6 +122,10 @@ impl PartitionStates {
 
     /// Waits for a comparison that is due, for `limit` at most.
     pub(crate) async fn checked(&self, limit: Duration) -> Result<Comparison, Error> {
+        let comparison = self.comparison();
+        if !self.is_unchecked() {
+            return Ok(comparison);
+        }
         let checked = async {
             loop {
                 let changed = self.inner.changed.notified();
@@ -215,7 +219,8 @@ impl PartitionStates {
         }
     }
 
-    fn is_unchecked(&self) -> bool {
+    /// Returns whether a comparison is due.
+    pub fn is_unchecked(&self) -> bool {
         self.inner.serving.load(Ordering::Acquire) == ServingState::Unchecked as u8
     }
 

@@ -57,13 +57,15 @@ impl DivergenceMetrics {
 impl<T: Tables> Recorder<T> {
     /// Closes the partitions that lack changes, and marks them to be recovered; or closes the whole
     /// keyspace, if an operator must decide, as about `unopened` ones: what these had was lost before it
-    /// was recorded. The states of partitions that could not be compared stay.
+    /// was recorded. The states of partitions that could not be compared stay; if Redis could not be
+    /// read, and a connection was made since the last comparison, they are closed: it may be empty.
     pub(crate) async fn settle(
         &self,
         comparison: Comparison,
         diverged: &[Partition],
         unopened: &[Partition],
         failed: &BTreeSet<Partition>,
+        unread: &BTreeSet<Partition>,
     ) -> Result<(), RecordError> {
         let states = self.keyspace.states();
         let compared: Vec<_> = Partition::all().filter(|at| !failed.contains(at)).collect();
@@ -80,7 +82,8 @@ impl<T: Tables> Recorder<T> {
         self.divergence.mismatched[0].record(u64::from(is_mismatched));
         let state = if is_mismatched { ServingState::Mismatched } else { ServingState::Open };
         let partitions = compared.iter().map(|&at| (at, diverged.contains(&at)));
-        if !states.settle(comparison, state, partitions) {
+        let unread = unread.iter().filter(|_| states.is_unchecked()).map(|&at| (at, true));
+        if !states.settle(comparison, state, partitions.chain(unread)) {
             // Another comparison follows.
             return Ok(());
         }

@@ -79,12 +79,17 @@ pub struct Recorded {
 #[derive(Debug, Default)]
 struct Failures {
     partitions: BTreeSet<Partition>,
+    // Those of which Redis could not be read.
+    unread: BTreeSet<Partition>,
     first: Option<RecordError>,
 }
 
 impl Failures {
     fn add(&mut self, partitions: &[Partition], error: RecordError) {
         self.partitions.extend(partitions);
+        if matches!(error, RecordError::Redis(_)) {
+            self.unread.extend(partitions);
+        }
         self.first.get_or_insert(error);
     }
 
@@ -238,7 +243,8 @@ impl<T: Tables> Recorder<T> {
         let diverged = self.record_behind(behind, &mut failures).await;
         newest.retain(|at, _| !diverged.contains(at));
         let unopened = self.unopened(&new).await?;
-        self.settle(comparison, &diverged, &unopened, &failures.partitions).await?;
+        let Failures { partitions: failed, unread, .. } = &failures;
+        self.settle(comparison, &diverged, &unopened, failed, unread).await?;
         for partitions in new.chunks(FILLED_TOGETHER) {
             self.fill(partitions).await?;
         }

@@ -500,3 +500,33 @@ async fn tables_of_a_newer_version_are_neither_written_nor_served_beside() {
         assert!(read.is_err_and(|error| error.is_unavailable()));
     }
 }
+
+#[tokio::test]
+async fn a_partition_that_could_not_be_compared_after_connecting_is_closed_until_it_is() {
+    let setup = Setup::new().await;
+    let serving = setup.keyspace();
+    let recorder = setup.recorder_of(serving.clone(), |_| {});
+    recorder.run().await.unwrap();
+
+    // As if the primary of the partition did not answer yet.
+    let [away, other] = [1, 2].map(Partition::new);
+    let (journal, hidden) = (key(away), format!("{}:hidden", key(away)));
+    let mut admin = setup.redis.admin().await;
+    let () = redis::cmd("RENAME").arg(&journal).arg(&hidden).query_async(&mut admin).await.unwrap();
+    let () = redis::cmd("SET").arg(&journal).arg("none").query_async(&mut admin).await.unwrap();
+    let keyspace = setup.keyspace();
+    let started = setup.recorder_of(keyspace.clone(), |_| {});
+    for _ in 0..2 {
+        let done = started.run().await;
+        assert!(matches!(done, Err(RecordError::Redis(_))), "{done:?}");
+        assert!(keyspace.states().is_closed(away), "Redis may have started empty");
+        assert!(!keyspace.states().is_closed(other));
+    }
+    let done = recorder.run().await;
+    assert!(matches!(done, Err(RecordError::Redis(_))), "{done:?}");
+    assert!(!serving.states().is_closed(away), "its connection is the same");
+
+    let () = redis::cmd("RENAME").arg(&hidden).arg(&journal).query_async(&mut admin).await.unwrap();
+    started.run().await.unwrap();
+    assert!(!keyspace.states().is_closed(away));
+}

@@ -11,7 +11,7 @@
 use std::{
     collections::HashMap,
     hash::Hash,
-    mem, slice,
+    iter, mem, slice,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -241,10 +241,9 @@ impl<I: Item> Reader<I> {
     pub async fn read<V: View>(&self, part: &Part<I, V>) -> Result<V::Output, ReadError> {
         let Part { item, id, view } = part;
         let (item, id) = (*item, *id);
-        let deadline = Instant::now() + WAIT;
+        let mut deadline = None;
         while let Some(trusted) = self.inner.trust.of(Partition::of_id(id)) {
-            let found = self.inner.look(slice::from_ref(part), slice::from_ref(&trusted), &[ONLY]);
-            let found = found.await.pop().flatten();
+            let found = self.inner.look_once(part, &trusted).await;
             if let Some(Found::Whole(part)) = found {
                 self.inner.metrics.hits.add(1);
                 return Ok(part);
@@ -259,7 +258,9 @@ impl<I: Item> Reader<I> {
                 self.inner.metrics.loads.add(1);
                 return Ok(view.of_item(&loaded.contents));
             }
-            if Instant::now() >= deadline {
+            let now = Instant::now();
+            let deadline = *deadline.get_or_insert(now + WAIT);
+            if now >= deadline {
                 break;
             }
             self.inner.wait(&keys, deadline).await;
@@ -339,6 +340,26 @@ impl<I: Item> Reader<I> {
 impl<I: Item> Inner<I> {
     fn keys(&self, item: I, history: &History, id: u64) -> EntryKeys {
         EntryKeys::new(I::PREFIX, item.kind(), history, Partition::of_id(id), id)
+    }
+
+    // Reads one entry: a small one on a tracked connection, and else on a shared one. `None` if it must not be
+    // relied on.
+    async fn look_once<V: View>(
+        &self,
+        part: &Part<I, V>,
+        trusted: &Trusted,
+    ) -> Option<Found<V::Output>> {
+        if let Some(client_side) =
+            self.client_side.as_ref().filter(|_| I::SMALL.contains(&part.item))
+            && let Some(Begun { read, rejected }) =
+                client_side.begin(trusted, iter::once((part.item, part.id)))
+            && rejected.is_empty()
+            && let Some(Some(found)) = client_side.end(trusted, read).await.pop()
+        {
+            return Some(found.map(|contents| part.view.of_item(&contents)));
+        }
+        let (part, primary) = (slice::from_ref(part), slice::from_ref(trusted));
+        self.look_shared(part, primary, &[ONLY]).await.pop().map(|(_, found)| found)
     }
 
     // Reads entries: small ones on tracked connections, and on shared ones those which are not small, not read

@@ -3,6 +3,9 @@
 //! accounts.
 //!
 //! `cargo bench -p microblog-relation --bench cache`
+//!
+//! With an edge list (`follower following` a line, not gzipped), instead: what the follows of a real graph take
+//! in the cache. `cargo bench -p microblog-relation --bench cache -- "$PWD/FILE"`
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement that fails panics")]
 
@@ -37,7 +40,17 @@ const EMPTIED_EVERY: Duration = Duration::from_secs(5);
 
 fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    // Cargo adds `--bench`.
+    let file = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
     runtime.block_on(async {
+        if let Some(file) = file {
+            let follows = read_graph(&std::fs::read_to_string(file).unwrap());
+            let accounts = follows.iter().map(|(one, other)| one.max(other)).max();
+            // Below an id are twelve bits of its partition.
+            let accounts = (accounts.expect("the graph has follows") >> 12) as usize;
+            System::start(accounts).await.fill(&follows).await;
+            return;
+        }
         for accounts in ACCOUNTS {
             measure(accounts).await;
         }
@@ -73,9 +86,53 @@ struct System {
     redis: RedisServer,
     metrics: std::net::SocketAddr,
     zipf: Zipf,
+    _servers: (Database, Process),
 }
 
 impl System {
+    async fn start(accounts: usize) -> Self {
+        let redis = RedisServer::start_with(&[("maxmemory-policy", "volatile-lfu")]).await;
+        let database = Database::Postgres(PostgresServer::start_with(&["fsync=on"]).await);
+        let (url, database_flag) = (redis.url("relation"), database.flag());
+        let metrics = format!("127.0.0.1:{}", free_port());
+        let flags =
+            ["--redis-url", &url, &database_flag, "--log", "error", "--metrics-listen", &metrics];
+        let process = Process::start(env!("CARGO_BIN_EXE_microblog-relation"), &flags).await;
+        let client = support::client(&process.address()).await;
+        let (metrics, zipf) = (metrics.parse().unwrap(), Zipf::new(accounts));
+        Self { client, redis, metrics, zipf, _servers: (database, process) }
+    }
+
+    /// Imports follows, reads the lists of all accounts, and prints what they take. Returns the used memory
+    /// without them and with them.
+    async fn fill(&self, follows: &[(u64, u64)]) -> [u64; 2] {
+        let created = import(&self.client, follows).await.created;
+        let empty = self.used_memory().await;
+        let accounts = self.zipf.0.len();
+        let users: Vec<u64> = (1..=accounts as u64).map(id).collect();
+        let mut full = 0;
+        // What the verifier removes of it is loaded again.
+        eventually("everything is cached", 20 * PATIENCE, async || {
+            for users in users.chunks(8) {
+                let lists = users.iter().flat_map(|user| {
+                    [EdgeList::Followers, EdgeList::Following].map(|list| (*user, list))
+                });
+                let reads = lists.map(async |(user, list)| {
+                    let request = list_for(user, list, user, 50);
+                    self.client.clone().list_edges(request).await.unwrap();
+                });
+                join_all(reads).await;
+            }
+            let last = std::mem::replace(&mut full, self.used_memory().await);
+            full.abs_diff(last) < (full - empty) / 100
+        })
+        .await;
+        let bytes = full - empty;
+        let each = bytes / created;
+        println!("{created} follows of {accounts} accounts take {bytes} bytes: {each} each");
+        [empty, full]
+    }
+
     async fn used_memory(&self) -> u64 {
         let mut admin = self.redis.admin().await;
         let info: String = cmd("INFO").arg("memory").query_async(&mut admin).await.unwrap();
@@ -158,39 +215,25 @@ impl System {
     }
 }
 
-async fn measure(accounts: usize) {
-    let redis = RedisServer::start_with(&[("maxmemory-policy", "volatile-lfu")]).await;
-    let database = Database::Postgres(PostgresServer::start_with(&["fsync=on"]).await);
-    let (url, database_flag) = (redis.url("relation"), database.flag());
-    let metrics = format!("127.0.0.1:{}", free_port());
-    let flags =
-        ["--redis-url", &url, &database_flag, "--log", "error", "--metrics-listen", &metrics];
-    let process = Process::start(env!("CARGO_BIN_EXE_microblog-relation"), &flags).await;
-    let client = support::client(&process.address()).await;
-    let metrics = metrics.parse().unwrap();
-    let system = System { client, redis, metrics, zipf: Zipf::new(accounts) };
+/// Reads an edge list whose accounts have the numbers from 0 on.
+fn read_graph(text: &str) -> Vec<(u64, u64)> {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let follow = |line: &str| {
+        let mut numbers =
+            line.split_whitespace().map(|number| id(number.parse::<u64>().unwrap() + 1));
+        Some((numbers.next()?, numbers.next()?))
+    };
+    lines.filter_map(follow).filter(|(follower, target)| follower != target).collect()
+}
 
+async fn measure(accounts: usize) {
+    let system = System::start(accounts).await;
     let mut rng = StdRng::seed_from_u64(0);
     let mut any = || id(rng.random_range(1..=accounts as u64));
     let follow = |n: usize| (id((n % accounts) as u64 + 1), any());
     let follows = (0..accounts * FOLLOWING).map(follow);
     let follows: Vec<_> = follows.filter(|(follower, target)| follower != target).collect();
-    let created = import(&system.client, &follows).await.created;
-
-    // What the verifier removes of it is loaded again.
-    let empty = system.used_memory().await;
-    let mut full = 0;
-    eventually("everything is cached", 10 * PATIENCE, async || {
-        for user in (1..=accounts as u64).map(id) {
-            for list in [EdgeList::Followers, EdgeList::Following] {
-                system.client.clone().list_edges(list_for(user, list, user, 50)).await.unwrap();
-            }
-        }
-        let last = std::mem::replace(&mut full, system.used_memory().await - empty);
-        full.abs_diff(last) < full / 100
-    })
-    .await;
-    println!("{created} follows of {accounts} accounts take {full} bytes: {} each", full / created);
+    let [empty, full] = system.fill(&follows).await;
     let first = 100.0 * system.zipf.first_quarter();
     println!("of all choices, {first:.1}% are of the quarter of the accounts that is chosen most");
 
@@ -204,7 +247,7 @@ async fn measure(accounts: usize) {
         }
     };
     system.measure(&format!("emptied every {EMPTIED_EVERY:?}"), emptied).await;
-    system.limit(empty + full / 4).await;
+    system.limit(empty + (full - empty) / 4).await;
     system.call(WARM_UP).await;
     system.measure("a quarter of the memory", ready(())).await;
 }

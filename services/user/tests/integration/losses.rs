@@ -42,14 +42,17 @@ async fn run(lane: usize, clients: &[Client; 2], until: Instant) -> Lane {
     while Instant::now() < until || left.rounds == 0 {
         let name = format!("lane{lane}_{}", left.rounds);
         assert!(is_free(there, &name).await);
-        let id = register(here, &name).await.id;
+        // Both at once.
+        let own = registration(&name);
+        let other = pb::RegisterRequest { email: format!("{name}@a.org"), ..registration(&name) };
+        let (own, other) = join(try_register(here, own), try_register(there, other)).await;
+        let (won, lost) = if own.is_ok() { (own, other) } else { (other, own) };
+        assert_rejected(lost, Reason::NameTaken);
+        let id = won.unwrap().id;
         assert!(!is_free(there, &name).await);
         assert_eq!(resolve(there, &[&name]).await, [(name.clone(), id)]);
-        let again =
-            pb::RegisterRequest { email: format!("other{name}@a.org"), ..registration(&name) };
-        assert_rejected(try_register(there, again).await, Reason::NameTaken);
         let [first, second] = [
-            login(here, &name, PASSWORD).await.unwrap(),
+            login_as(here, &name, PASSWORD).await.unwrap(),
             login_as(there, &name, PASSWORD).await.unwrap(),
         ];
         for n in 0..10 {
@@ -72,7 +75,7 @@ async fn run(lane: usize, clients: &[Client; 2], until: Instant) -> Lane {
         if left.rounds % 3 == 2 {
             change_password(there, id, PASSWORD, "battery staple").await;
             assert_rejected(authenticate(here, &second).await, Reason::TokenInvalid);
-            let third = login(here, &name, "battery staple").await.unwrap();
+            let third = login_as(here, &name, "battery staple").await.unwrap();
             left.ended.push(second);
             left.alive.push((third, id));
         } else {

@@ -1,5 +1,7 @@
 //! Calls of functions of the service's library: builds `FCALL`.
 
+use std::sync::LazyLock;
+
 use microblog_domain::Partition;
 use redis::{Arg, Cmd, ToRedisArgs, Value};
 
@@ -75,10 +77,11 @@ impl Call {
     }
 
     /// Returns the command of a call without a journal, for the [`Kind`](crate::Kind) of a client-side
-    /// cache. Computes the digest of the library.
+    /// cache.
     pub fn into_command(self, library: Library) -> Cmd {
-        let seen = SeenVersions::new(PartitionStates::default());
-        self.command(&VersionedLibrary::new(library), &seen)
+        static NONE: LazyLock<SeenVersions> =
+            LazyLock::new(|| SeenVersions::new(PartitionStates::default()));
+        self.command(&VersionedLibrary::of(library), &NONE)
     }
 
     /// Returns the command, with the function name of this library version. `seen` has the
@@ -152,7 +155,7 @@ mod tests {
 
     #[test]
     fn command_has_the_versioned_function_and_the_number_of_keys() {
-        let library = VersionedLibrary::new(Library { name: "test", source: "-- nothing\n" });
+        let library = VersionedLibrary::of(Library { name: "test", source: "-- nothing\n" });
         let seen = SeenVersions::new(PartitionStates::default());
         let call = Call::new("f").arg(1).key("a").arg(&[2, 3]).key("b").arg("");
         let command = call.command(&library, &seen).get_packed_command();
@@ -165,7 +168,7 @@ mod tests {
 
     #[test]
     fn journal_and_newest_version_are_the_last_key_and_arguments() {
-        let library = VersionedLibrary::new(Library { name: "test", source: "-- nothing\n" });
+        let library = VersionedLibrary::of(Library { name: "test", source: "-- nothing\n" });
         let (seen, partition) = (SeenVersions::new(PartitionStates::default()), Partition::new(7));
         let call = Call::new("f").journal(partition, "j".into()).key("a").arg(1);
         let words = |seen: &SeenVersions| -> Vec<String> {
@@ -186,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_call_of_a_recovery_has_the_journal_and_the_version_that_began_it() {
-        let library = VersionedLibrary::new(Library { name: "test", source: "-- nothing\n" });
+        let library = VersionedLibrary::of(Library { name: "test", source: "-- nothing\n" });
         let seen = SeenVersions::new(PartitionStates::default());
         let recovery = Recovery { partition: Partition::new(7), version: "3-0".parse().unwrap() };
         let call = Call::new("f").recovery(recovery, "j".into()).key("a").arg(1);
@@ -197,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_call_that_waits_asks_for_the_change_that_its_result_relies_on() {
-        let library = VersionedLibrary::new(Library { name: "test", source: "-- nothing\n" });
+        let library = VersionedLibrary::of(Library { name: "test", source: "-- nothing\n" });
         let (seen, partition) = (SeenVersions::new(PartitionStates::default()), Partition::new(7));
         let call = Call::new("f").journal(partition, "j".into());
         seen.set_waits();

@@ -49,7 +49,7 @@ pub struct Keyspace {
 struct Inner {
     shared: SharedPool,
     dedicated: Arc<DedicatedPools>,
-    library: VersionedLibrary,
+    library: Arc<VersionedLibrary>,
     seen_versions: SeenVersions,
     // What calls wait for; nothing unless it is set.
     durability: OnceLock<Arc<dyn Durability>>,
@@ -76,7 +76,7 @@ impl Keyspace {
                     timeout,
                     metrics,
                 )),
-                library: VersionedLibrary::new(library),
+                library: VersionedLibrary::of(library),
                 seen_versions: SeenVersions::new(config.partition_states.clone()),
                 durability: OnceLock::new(),
                 cache_bytes_max: config.redis_cache_bytes,

@@ -1,10 +1,16 @@
 //! Function libraries (Redis Functions). Names contain the digest of the source, so that two
 //! versions run side by side and loading replaces nothing. Does no I/O.
 
-use std::io::Write as _;
+use std::{
+    io::Write as _,
+    ptr,
+    sync::{Arc, Mutex},
+};
 
 use redis::{Cmd, RedisWrite as _};
 use sha2::{Digest as _, Sha256};
+
+use crate::lock::lock;
 
 /// The Lua code that precedes every library.
 const PRELUDE: &str = concat!(
@@ -39,8 +45,24 @@ pub(crate) struct VersionedLibrary {
     suffix: String,
 }
 
+/// The libraries of this process.
+static KNOWN: Mutex<Vec<(Library, Arc<VersionedLibrary>)>> = Mutex::new(Vec::new());
+
 impl VersionedLibrary {
-    pub(crate) fn new(library: Library) -> Self {
+    /// Returns a library with its version, of which it computes the digest once.
+    pub(crate) fn of(library: Library) -> Arc<Self> {
+        let mut known = lock(&KNOWN);
+        let is_it =
+            |(of, _): &&(Library, _)| of.name == library.name && ptr::eq(of.source, library.source);
+        if let Some((_, versioned)) = known.iter().find(is_it) {
+            return versioned.clone();
+        }
+        let versioned = Arc::new(Self::new(library));
+        known.push((library, versioned.clone()));
+        versioned
+    }
+
+    fn new(library: Library) -> Self {
         let source = format!("{PRELUDE}{}", library.source);
         let digest = Sha256::digest(source.as_bytes());
         let suffix = format!("_{}", hex::encode(&digest[..4]));
@@ -75,6 +97,14 @@ mod tests {
         assert!(files.iter().all(|file| PRELUDE.contains(file)));
         let separators = files.len() - 1;
         assert_eq!(files.iter().map(String::len).sum::<usize>() + separators, PRELUDE.len());
+    }
+
+    #[test]
+    fn a_library_is_versioned_once() {
+        let again = VersionedLibrary::of(LIBRARY);
+        assert!(Arc::ptr_eq(&VersionedLibrary::of(LIBRARY), &again));
+        let other = VersionedLibrary::of(Library { source: "-- other\n", ..LIBRARY });
+        assert_ne!(other.name, again.name);
     }
 
     #[test]

@@ -57,8 +57,8 @@ impl DivergenceMetrics {
 impl<T: Tables> Recorder<T> {
     /// Closes the partitions that lack changes, and marks them to be recovered; or closes the whole
     /// keyspace, if an operator must decide, as about `unopened` ones: what these had was lost before it
-    /// was recorded. The states of partitions that could not be compared stay; if Redis could not be
-    /// read, and a connection was made since the last comparison, they are closed: it may be empty.
+    /// was recorded. The states of partitions that could not be compared stay; if a primary of Redis could
+    /// not be read while calls wait for this comparison, its partitions are closed: it may be empty.
     pub(crate) async fn settle(
         &self,
         comparison: Comparison,

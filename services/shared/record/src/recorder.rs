@@ -207,6 +207,13 @@ impl<T: Tables> Recorder<T> {
         let begun = Instant::now();
         let all: Vec<_> = Partition::all().collect();
         let (mut newest, mut failures) = self.newest(&all).await;
+        if failures.unread.len() == all.len()
+            && self.keyspace.states().is_unchecked()
+            && let Some(error) = failures.first
+        {
+            // Redis does not answer yet.
+            return Err(error);
+        }
         let too_long = self.note_backlog(&newest);
         self.journals.cap(&self.keyspace, &too_long, WAITING_MAX).await?;
         self.identity().await?;

@@ -25,7 +25,7 @@ use microblog_record::{
     Config, Damaged, Database, ExistingPage, Migration, POSITIONS, RecordError, Recorder, Replace,
     RowKey, Source, Tables, Work, WriteTransaction,
 };
-use microblog_testkit::{PostgresServer, RedisServer};
+use microblog_testkit::{PATIENCE, PostgresServer, RedisServer, eventually};
 use tempfile::TempDir;
 use tokio::sync::Notify;
 
@@ -529,4 +529,20 @@ async fn a_partition_that_could_not_be_compared_after_connecting_is_closed_until
     let () = redis::cmd("RENAME").arg(&hidden).arg(&journal).query_async(&mut admin).await.unwrap();
     started.run().await.unwrap();
     assert!(!keyspace.states().is_closed(away));
+}
+
+#[tokio::test]
+async fn calls_wait_while_redis_does_not_answer_after_connecting() {
+    let setup = Setup::new().await;
+    setup.recorder(|_| {}).run().await.unwrap();
+    let keyspace = setup.keyspace();
+    let started = setup.recorder_of(keyspace.clone(), |_| {});
+    setup.redis.pause();
+    let done = started.run().await;
+    setup.redis.resume();
+    assert!(matches!(done, Err(RecordError::Redis(_))), "{done:?}");
+    assert!(keyspace.states().is_unchecked(), "nothing was compared");
+    eventually("Redis answers", PATIENCE, async || started.run().await.is_ok()).await;
+    assert!(!keyspace.states().is_unchecked());
+    assert!(!keyspace.states().is_closed(Partition::new(1)));
 }

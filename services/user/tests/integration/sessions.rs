@@ -4,11 +4,12 @@ use std::time::SystemTime;
 
 use futures::future::join_all;
 use microblog_proto::{common::ErrorReason as Reason, user as pb};
-use microblog_testkit::{Database, Store, eventually};
+use microblog_testkit::{Database, Store, eventually, redis::cmd};
 
 use crate::support::{
-    Client, PASSWORD, PATIENCE, System, Topology, assert_rejected, authenticate, change_password,
-    delete, fingerprint, login, logout, now_ms, on_each_store, register, unknown_token,
+    Client, PASSWORD, PATIENCE, System, Topology, WITHOUT_JOBS, assert_rejected, authenticate,
+    change_password, delete, fingerprint, login, logout, now_ms, on_each_store, register, serve,
+    unknown_token,
 };
 
 /// The most sessions of an account.
@@ -228,5 +229,30 @@ async fn sessions_do_not_end_with_the_process() {
     let later = system.another(&[]).await;
     assert_eq!(authenticate(&later, &token).await.unwrap(), ann);
     logout(&later, &token).await;
+    assert_rejected(authenticate(&system.client, &token).await, Reason::TokenInvalid);
+}
+
+/// The process that has ended it was killed before it has told the cache; another one, which does not know
+/// whether to trust the cache, is asked again.
+#[tokio::test]
+async fn a_repeated_log_out_is_told_to_all() {
+    let system = System::start(Topology::Single).await;
+    let node = &system.redis.nodes()[0];
+    let mut admin = node.admin().await;
+    // Reads of marks are denied.
+    let user = ["SETUSER", "limited", "on", ">secret", "~usr:*", "+@all", "-hmget"];
+    cmd("ACL").arg(&user).exec_async(&mut admin).await.unwrap();
+    let url = format!("redis://limited:secret@127.0.0.1:{}", node.port());
+    let limited = serve(&url, &system.database.url(), WITHOUT_JOBS, &[]).await;
+
+    let ann = register(&system.client, "ann").await.id;
+    let token = login(&system.client, "ann", PASSWORD).await.unwrap();
+    assert_eq!(authenticate(&system.client, &token).await.unwrap(), ann);
+    let key = system.keys(&format!("usr:*:sessions:*:{ann}")).await.remove(0);
+    let entry: Vec<u8> = cmd("GET").arg(&key).query_async(&mut admin).await.unwrap();
+    logout(&system.client, &token).await;
+    cmd("SET").arg(&key).arg(entry).exec_async(&mut admin).await.unwrap();
+    assert_eq!(authenticate(&system.client, &token).await.unwrap(), ann, "it was not told");
+    logout(&limited, &token).await;
     assert_rejected(authenticate(&system.client, &token).await, Reason::TokenInvalid);
 }

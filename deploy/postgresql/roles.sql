@@ -1,5 +1,5 @@
--- A role for each service that has its data, or records it, in SQL, and a schema of its own, in the
--- database of this connection. PostgreSQL looks for tables in the schema of the role's name first. No
+-- A role for each service that has its data in SQL, and a schema of its own, in the database of this
+-- connection. PostgreSQL looks for tables in the schema of the role's name first. No
 -- role can use the schema of another, and none can write to `public`.
 --
 --   export DATABASE_PASSWORDS=/run/secrets/database

@@ -21,9 +21,6 @@ const SERVER_ERRORS = ["UNKNOWN", "DEADLINE_EXCEEDED", "INTERNAL", "UNAVAILABLE"
 const STREAM = /^(Watch|Snapshot)/;
 
 const isServerError = (labels) => SERVER_ERRORS.includes(labels.rpc_response_status_code);
-const recorderLag = (title, name) => ({
-  title, gauge: "microblog_backlog_age_seconds", where: ({ backlog }) => backlog === name, unit: " s",
-});
 // Each plot shows the rate of a counter or the value of a gauge.
 const PLOTS = [
   { title: "callRate", counter: CALLS, unit: "/s" },
@@ -32,7 +29,7 @@ const PLOTS = [
   { title: "fanOutAge", gauge: "microblog_timeline_queue_age_seconds", unit: " s" },
   { title: "fanOutDepth", gauge: "microblog_timeline_queue_depth" },
   { title: "redisMemory", gauge: "microblog_redis_memory_bytes", divisor: 2 ** 20, unit: " MiB" },
-  recorderLag("postLag", "post record"),
+  { title: "undelivered", gauge: "microblog_post_undelivered" },
 ];
 const NAMES = [BUCKETS, ...PLOTS.map(({ counter, gauge }) => counter ?? gauge)];
 // The other services of the process measure their calls too.

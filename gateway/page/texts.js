@@ -104,7 +104,7 @@ export const texts = {
   fanOutAge: ["Fan-out lag", "扇出延迟"],
   fanOutDepth: ["Fan-out queue", "扇出队列"],
   redisMemory: ["Redis memory", "Redis 内存"],
-  postLag: ["Recorder lag: post", "记录延迟：post"],
+  undelivered: ["Undelivered posts", "未投递的微博"],
   peak: ["peak {0}", "峰值 {0}"],
   noData: ["no data", "暂无数据"],
   noRates: ["Rates need two scrapes.", "需要两次采样才能计算速率。"],

@@ -35,7 +35,7 @@ impl FeedMetrics {
             .f64_gauge("microblog.gateway.change_feed.sent_until")
             .with_unit("s")
             .with_description(
-                "The Unix time until when all recorded changes are sent, by caller and service",
+                "The Unix time until when all changes are sent, by caller and service",
             )
             .build();
         Self { changes, position, sent_until }

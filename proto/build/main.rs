@@ -12,7 +12,7 @@ use protox::Compiler;
 
 use access::Contract;
 
-const FILES: [&str; 19] = [
+const FILES: [&str; 18] = [
     // The details of errors: servers describe them, and clients are generated with them.
     "google/rpc/error_details.proto",
     "google/rpc/status.proto",
@@ -20,7 +20,6 @@ const FILES: [&str; 19] = [
     "microblog/common/v1/call_batch.proto",
     "microblog/common/v1/changes.proto",
     "microblog/common/v1/error.proto",
-    "microblog/common/v1/restore.proto",
     "microblog/user/v1/user.proto",
     "microblog/relation/v1/relation.proto",
     "microblog/post/v1/post.proto",

@@ -19,7 +19,7 @@ use crate::{
     model::Loss,
 };
 
-/// Fan-out and sweepers may take this long.
+/// Fan-out and jobs may take this long.
 const SETTLED: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(500);
 

@@ -10,11 +10,6 @@ pub(crate) fn now() -> Millis {
     millis(SystemTime::now())
 }
 
-/// Parses a time such as `2026-11-24T11:00:00.123Z`.
-pub(crate) fn parse(text: &str) -> Option<Millis> {
-    humantime::parse_rfc3339(text).ok().map(millis)
-}
-
 fn millis(time: SystemTime) -> Millis {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as Millis
 }

@@ -8,7 +8,6 @@ mod database;
 mod failover;
 mod fanout;
 mod hostile;
-mod journal;
 mod network;
 mod overload;
 mod peers;
@@ -23,7 +22,7 @@ use anyhow::Result;
 use tokio::time::sleep;
 
 use crate::{
-    system::{Level, Setup, StoreKind},
+    system::{Setup, StoreKind},
     trial::{Bite, Fault, Trial},
 };
 
@@ -44,7 +43,6 @@ pub(crate) fn all(other_programs: Option<&Path>) -> Vec<Fault> {
         redis_server::all(),
         cluster::all(),
         fanout::all(),
-        journal::all(),
         overload::all(),
         peers::all(),
         clocks::all(),
@@ -73,12 +71,12 @@ async fn repeatedly(times: usize, mut inject: impl AsyncFnMut() -> Result<u64>) 
     Ok(hit)
 }
 
-/// The layout of `microblog up`, and [`separate`], at the level `recorded`.
+/// The layout of `microblog up`, and [`separate`].
 fn one_and_separate() -> Vec<Setup> {
-    [vec![Setup::one(Level::Recorded)], separate()].concat()
+    [vec![Setup::one()], separate()].concat()
 }
 
-/// A process for each service and a single Redis, at the level `recorded`.
+/// A process for each service and a single Redis.
 fn separate() -> Vec<Setup> {
-    vec![Setup::separate(StoreKind::Single, Level::Recorded)]
+    vec![Setup::separate(StoreKind::Single)]
 }

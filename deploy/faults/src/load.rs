@@ -74,11 +74,6 @@ impl Load {
         eventually(&what, PROGRESS, async || acknowledged() >= enough).await;
     }
 
-    /// Waits until a call has failed with a reason since an earlier moment of the log.
-    pub(crate) async fn failed_with(&self, reason: &str, since: usize) {
-        self.failures(&[reason], 1, since).await;
-    }
-
     /// Waits until this many calls have failed with one of these reasons since an earlier moment of the log.
     pub(crate) async fn failures(&self, reasons: &[&str], count: usize, since: usize) {
         let what = format!("{count} calls fail with {}", reasons.join(" or "));

@@ -41,20 +41,14 @@ struct Change {
     state: State,
 }
 
-/// A loss of acknowledged changes that the durability level permits, or that a database has lost.
-#[derive(Clone, Debug)]
+/// A loss of acknowledged changes: the databases have gone back.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Loss {
+    /// Changes that were acknowledged earlier are not lost.
+    pub(crate) since: Millis,
     /// Changes that began later are not lost.
     pub(crate) until: Millis,
-    /// Changes that were acknowledged earlier are not lost. Nor are any of other partitions.
-    pub(crate) since: BTreeMap<Partition, Millis>,
 }
-
-/// A partition of a service.
-pub(crate) type Partition = (String, u64);
-
-/// The partitions of each service.
-pub(crate) const PARTITIONS: u64 = 1_024;
 
 /// The identifier of a change until its outcome is known.
 #[derive(Clone, Copy, Debug)]
@@ -180,11 +174,8 @@ impl Model {
         let contradicted =
             contradicted.map(|(what, subject, _)| format!("{what} in spite of {subject:?}"));
         // A database that has lost an account, or its newest log-in, refuses the session.
-        let is_lost = |user: u64, now: Millis| {
-            let at = ("user".to_owned(), partition(user));
-            losses.iter().any(|loss| loss.since.get(&at).is_some_and(|since| *since <= now))
-        };
-        let refused = self.refused.iter().filter(|(user, now)| !is_lost(*user, *now));
+        let is_lost = |now: Millis| losses.iter().any(|loss| loss.since <= now);
+        let refused = self.refused.iter().filter(|(_, now)| !is_lost(*now));
         let refused = refused.map(|(user, _)| format!("the session of {user} was refused"));
         let (errors, differing_ids) = (self.errors.clone(), self.differing_ids.clone());
         [differing_ids, errors, contradicted.collect(), refused.collect()].concat()
@@ -229,7 +220,7 @@ impl Model {
         let indices = indices.iter().filter(|index| **index < changes);
         for change in indices.filter_map(|index| self.changes[*index].as_ref()) {
             let survives = change.done.is_some_and(|done| {
-                !losses.iter().any(|loss| self.may_lose(loss, subject, change.began, done))
+                !losses.iter().any(|loss| change.began < loss.until && done >= loss.since)
             });
             if survives {
                 possible.clear();
@@ -238,39 +229,6 @@ impl Model {
         }
         possible
     }
-
-    fn may_lose(&self, loss: &Loss, subject: &Subject, began: Millis, done: Millis) -> bool {
-        let (service, id) = self.place(subject);
-        let since = loss.since.get(&(service.to_owned(), partition(id)));
-        began < loss.until && since.is_some_and(|since| done >= *since)
-    }
-
-    /// Returns the service that owns a subject, and an id in its partition.
-    fn place(&self, subject: &Subject) -> (&'static str, u64) {
-        match subject {
-            Subject::Account(name) => ("user", self.id(name).unwrap_or_default()),
-            Subject::Profile(user) => ("user", *user),
-            Subject::Follow(user, _) | Subject::Block(user, _) | Subject::Mute(user, _) => {
-                ("relation", *user)
-            }
-            Subject::Post(author, _) => ("post", *author),
-            Subject::Like(_, post) | Subject::Comment(post, _) => ("post", *post),
-        }
-    }
-}
-
-/// Returns all partitions of accounts and of the follow graph, which only a database has, each with a time.
-pub(crate) fn of_databases(time: Millis) -> BTreeMap<Partition, Millis> {
-    let of = |service: &str| {
-        let service = service.to_owned();
-        (0..PARTITIONS).map(move |number| ((service.clone(), number), time))
-    };
-    of("user").chain(of("relation")).collect()
-}
-
-/// Returns the partition of an id.
-pub(crate) fn partition(id: u64) -> u64 {
-    (id >> 2) % PARTITIONS
 }
 
 #[cfg(test)]
@@ -309,26 +267,19 @@ mod tests {
     fn no_session_is_refused_unless_accounts_are_lost() {
         let mut model = Model::default();
         model.refuse_session(5, 4);
-        let anomalies = |since| {
-            let since = [(("user".to_owned(), 1), since)].into();
-            model.anomalies(&[Loss { until: 20, since }])
-        };
+        let anomalies = |since| model.anomalies(&[Loss { since, until: 20 }]);
         assert_eq!(anomalies(5), [""; 0]);
         assert_eq!(anomalies(6), ["the session of 4 was refused"]);
     }
 
     #[test]
-    fn a_loss_concerns_changes_of_its_time_and_partition() {
+    fn a_loss_concerns_changes_of_its_time() {
         let mut model = Model::default();
         follow(&mut model, 1, Some(2), present());
         follow(&mut model, 8, Some(9), None);
-        let loss = |partition, since, until| {
-            [Loss { until, since: [(("relation".to_owned(), partition), since)].into() }]
-        };
-        let possible = |losses: [Loss; 1]| model.possible(&EDGE, &losses);
-        assert_eq!(possible(loss(1, 5, 20)), [None, present()].into());
-        assert_eq!(possible(loss(1, 10, 20)), [None].into());
-        assert_eq!(possible(loss(1, 5, 8)), [None].into());
-        assert_eq!(possible(loss(2, 5, 20)), [None].into());
+        let possible = |since, until| model.possible(&EDGE, &[Loss { since, until }]);
+        assert_eq!(possible(5, 20), [None, present()].into());
+        assert_eq!(possible(10, 20), [None].into());
+        assert_eq!(possible(5, 8), [None].into());
     }
 }

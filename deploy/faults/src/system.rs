@@ -12,7 +12,6 @@ mod server;
 use std::{cell::RefCell, fs, path::Path, time::Duration};
 
 use anyhow::{Context as _, ensure};
-use clap::ValueEnum;
 use microblog_local::{
     keys::Keys,
     launch::{self, Layout, Ports, Urls},
@@ -24,11 +23,10 @@ use tempfile::TempDir;
 pub(crate) use self::{
     certificates::{Certificates, identity_key},
     clocks::Clock,
-    commands::recorded_versions,
     database::{Database, DatabaseKind},
     files::Copy,
     network::{DELAY, Passage, Proxy},
-    redis::{Redis, StoreKind, erase},
+    redis::{Redis, StoreKind, erase, has_data},
     server::Server,
 };
 
@@ -43,25 +41,12 @@ const STOPPED: Duration = Duration::from_secs(30);
 /// The setting of logs with which servers log that they have read changed files.
 const LOGS_RELOADS: &str = "warn,microblog_files=info";
 
-/// When writes are acknowledged (`--durability`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Level {
-    /// When Redis has them
-    Local,
-    /// When a replica has them
-    Replicated,
-    /// When the database has them
-    Recorded,
-}
-
 /// What a system consists of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Setup {
     pub(crate) layout: Layout,
     pub(crate) store: StoreKind,
     pub(crate) database: DatabaseKind,
-    pub(crate) level: Level,
     pub(crate) equipment: Equipment,
 }
 
@@ -79,23 +64,23 @@ pub(crate) enum Equipment {
 }
 
 impl Setup {
-    /// Returns the setup of `microblog up` at a level.
-    pub(crate) const fn one(level: Level) -> Self {
+    /// Returns the setup of `microblog up`.
+    pub(crate) const fn one() -> Self {
         let (store, database) = (StoreKind::Single, DatabaseKind::Sqlite);
         let equipment = Equipment::Nothing;
-        Self { layout: Layout::Colocated, store, database, level, equipment }
+        Self { layout: Layout::Colocated, store, database, equipment }
     }
 
-    /// Returns replicas with all services at a level, with PostgreSQL.
-    pub(crate) const fn replicas(store: StoreKind, level: Level) -> Self {
+    /// Returns replicas with all services, with PostgreSQL.
+    pub(crate) const fn replicas(store: StoreKind) -> Self {
         let (database, equipment) = (DatabaseKind::Postgres, Equipment::Nothing);
-        Self { layout: Layout::Colocated, store, database, level, equipment }
+        Self { layout: Layout::Colocated, store, database, equipment }
     }
 
-    /// Returns processes for each service at a level, with PostgreSQL.
-    pub(crate) const fn separate(store: StoreKind, level: Level) -> Self {
+    /// Returns processes for each service, with PostgreSQL.
+    pub(crate) const fn separate(store: StoreKind) -> Self {
         let (database, equipment) = (DatabaseKind::Postgres, Equipment::Nothing);
-        Self { layout: Layout::Separate, store, database, level, equipment }
+        Self { layout: Layout::Separate, store, database, equipment }
     }
 
     /// Returns this setup with the other stores, and with TLS if there is no other equipment.
@@ -114,8 +99,8 @@ impl Setup {
 
 impl std::fmt::Display for Setup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { layout, store, database, level, equipment } = self;
-        let text = format!("{level:?}, {layout:?}, {store:?}, {database:?}").to_lowercase();
+        let Self { layout, store, database, equipment } = self;
+        let text = format!("{layout:?}, {store:?}, {database:?}").to_lowercase();
         f.write_str(&text)?;
         match equipment {
             Equipment::Nothing => Ok(()),
@@ -161,7 +146,6 @@ impl System {
             (Layout::Colocated, redis) => (server::colocated(redis, &database, ports)?, Vec::new()),
             (Layout::Separate, redis) => server::separate(redis, &database, ports, scheme).await?,
         };
-        let level = format!("{:?}", setup.level).to_lowercase();
         let mut system = Self {
             redis,
             database,
@@ -191,7 +175,6 @@ impl System {
             }
             server.environment.extend(clock.iter().cloned());
             for (name, value) in [
-                ("MICROBLOG_DURABILITY", level.as_str()),
                 ("MICROBLOG_THREADS", "1"),
                 ("MICROBLOG_WRITE_BUDGET_MS", &WRITE_BUDGET_MS.to_string()),
             ] {

@@ -1,6 +1,6 @@
 //! A trial: one fault in one setup, from the start of the system to the check.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use anyhow::Result;
 use futures::future::LocalBoxFuture;
@@ -11,7 +11,7 @@ use crate::{
     clock::Millis,
     feed::FeedReader,
     load::Load,
-    model::{Loss, Partition},
+    model::Loss,
     system::{Setup, StoreKind, System},
 };
 
@@ -63,9 +63,7 @@ impl Fault {
 
     /// Adds replicas with all services to its setups of the long form.
     pub(crate) fn with_any_layout(self) -> Self {
-        self.with_further(|setup| {
-            vec![Setup::replicas(StoreKind::Cluster, setup.level).with(setup.equipment)]
-        })
+        self.with_further(|setup| vec![Setup::replicas(StoreKind::Cluster).with(setup.equipment)])
     }
 
     fn with_further(mut self, others: impl Fn(Setup) -> Vec<Setup>) -> Self {
@@ -99,7 +97,6 @@ impl Bite {
 
 /// A system under load.
 pub(crate) struct Trial {
-    pub(crate) setup: Setup,
     /// The calls that are acknowledged before a fault.
     calls: u64,
     /// How long networks lose or delay what passes.
@@ -107,7 +104,7 @@ pub(crate) struct Trial {
     pub(crate) system: System,
     pub(crate) load: Load,
     pub(crate) reader: FeedReader,
-    /// The losses that the durability level permits, each of which must be seen.
+    /// The losses of databases that have gone back, each of which must be seen.
     pub(crate) losses: Vec<Loss>,
 }
 
@@ -128,10 +125,9 @@ impl Trial {
         impairment: Duration,
     ) -> Result<Self> {
         let system = System::start(setup).await?;
-        system.wait_until_filled().await;
         let load = Load::start(&system.gateways(), seed).await?;
         let reader = FeedReader::start(&system.gateways(), seed)?;
-        Ok(Self { setup, calls, impairment, system, load, reader, losses: Vec::new() })
+        Ok(Self { calls, impairment, system, load, reader, losses: Vec::new() })
     }
 
     /// Waits until the load has gone on for some time.
@@ -150,7 +146,7 @@ impl Trial {
     }
 
     /// Permits that changes are lost which were acknowledged since one time and began before another.
-    pub(crate) fn permit_loss(&mut self, since: BTreeMap<Partition, Millis>, until: Millis) {
+    pub(crate) fn permit_loss(&mut self, since: Millis, until: Millis) {
         self.losses.push(Loss { until, since });
     }
 

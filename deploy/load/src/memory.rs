@@ -115,18 +115,17 @@ pub(crate) async fn measure(
     let mut posts = Vec::new();
     for round in 0..args.posts {
         posts.extend(content.publish(round).await?);
-        // After every round, so that the hash table of keys grows as if most posts were older than
-        // a day.
-        store.remove_expiring().await?;
     }
-    steps.end("posts", posts.len() as u64, store).await?;
+    content.read_posts(&posts).await?;
+    steps.end("posts, cached", posts.len() as u64, store).await?;
     let likes = content.like(&posts, args.likes).await?;
-    steps.end("likes", likes, store).await?;
+    content.read_likers(&posts).await?;
+    steps.end("likes, cached on both sides", likes, store).await?;
     for round in 0..args.comments {
         content.comment(&posts, round).await?;
-        store.remove_expiring().await?;
     }
-    steps.end("comments", posts.len() as u64 * u64::from(args.comments), store).await?;
+    content.read_comments(&posts).await?;
+    steps.end("comments, cached", posts.len() as u64 * u64::from(args.comments), store).await?;
     content.read_homes().await?;
     let homes = format!("home timelines, {:.0} posts each", posts_of_homes(graph, args.posts));
     steps.end(&homes, accounts, store).await?;
@@ -147,12 +146,17 @@ async fn warm_up(urls: &Urls, accounts: u32) -> anyhow::Result<()> {
     let posts = content.publish(0).await?;
     content.like(&posts, 1).await?;
     content.comment(&posts, 0).await?;
+    content.read_posts(&posts).await?;
+    content.read_likers(&posts).await?;
+    content.read_comments(&posts).await?;
     content.read_homes().await
 }
 
 /// Returns the import target, with e-mail addresses as long as those of `microblog import`.
 fn target(urls: &Urls) -> Target {
-    Target { email_domain: EMAIL_DOMAIN.to_owned(), ..service_clients::import_target(urls, "") }
+    let mut target = service_clients::import_target(urls, "");
+    target.accounts.email_domain = EMAIL_DOMAIN.to_owned();
+    target
 }
 
 /// Returns the mean length of the home timelines: posts of followed accounts and the reader's own
@@ -181,7 +185,6 @@ impl Steps<'_> {
             what: what.to_owned(),
             count,
             used: now.used - self.last.used,
-            journals: now.journals - self.last.journals,
             sql: now.sql.zip(self.last.sql).map(|(now, last)| now.since(last)),
         });
         self.last = now;

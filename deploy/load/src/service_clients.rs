@@ -2,7 +2,7 @@
 
 use anyhow::anyhow;
 use microblog_local::{
-    graph::Target,
+    graph::{Accounts, Target},
     keys::SignedChannel,
     remote::{self, CALL_TIMEOUT},
 };
@@ -29,13 +29,13 @@ const EMAIL_DOMAIN: &str = "load.invalid";
 /// Returns the target of a graph import, and the password of new accounts. Without a password,
 /// log-in to them is impossible.
 pub(crate) fn import_target(urls: &Urls, password: &str) -> Target {
-    Target {
+    let accounts = Accounts {
         user_url: urls.user.clone(),
-        relation_url: urls.relation.clone(),
         password: password.to_owned(),
         email_domain: EMAIL_DOMAIN.to_owned(),
         keys: urls.keys.clone(),
-    }
+    };
+    Target { accounts, relation_url: urls.relation.clone() }
 }
 
 /// Clients of the user, relation, post and timeline services.

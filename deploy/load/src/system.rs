@@ -195,14 +195,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_system_with_postgresql_records_there() {
+    async fn a_system_with_postgresql_writes_there() {
         let (layout, redis) = (Layout::Colocated, Topology::Single);
         let setup =
             Setup { layout, threads: Some(1), redis, tls: false, database: Database::Postgresql };
         let system = System::start(setup).await.unwrap();
         let until = Instant::now() + START;
-        // A position of each partition.
-        while system.sql_usage().unwrap().is_none_or(|usage| usage.rows < 1_024.0) {
+        // Such as the history of each service.
+        while system.sql_usage().unwrap().is_none_or(|usage| usage.rows < 1.0) {
             assert!(Instant::now() < until, "no rows in PostgreSQL");
             sleep(POLL_INTERVAL).await;
         }

@@ -2,19 +2,16 @@
 
 use std::{
     borrow::Cow,
-    fs::File,
-    io::{self, BufRead, BufReader, Read as _},
-    path::Path,
+    io::{self, BufRead, Read as _},
 };
 
-use flate2::bufread::MultiGzDecoder;
 use indexmap::IndexMap;
+
+use crate::input;
 
 // Bounds memory if the file is not text.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 const NAME_BYTES_MAX: usize = 30;
-const READ_BUFFER_BYTES: usize = 256 << 10;
-const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 /// A follow graph from a file.
 #[derive(Debug, Default)]
@@ -63,23 +60,7 @@ pub enum Error {
 /// Reads an edge list, gzipped or plain; `-` is standard input.
 pub fn read(file: &str) -> Result<EdgeList, Error> {
     let unreadable = |source| Error::Read { file: file.to_owned(), source };
-    if file == "-" {
-        return decompress("standard input", BufReader::new(io::stdin().lock()));
-    }
-    let opened = File::open(Path::new(file)).map_err(unreadable)?;
-    decompress(file, BufReader::with_capacity(READ_BUFFER_BYTES, opened))
-}
-
-fn decompress(file: &str, mut input: impl BufRead) -> Result<EdgeList, Error> {
-    let unreadable = |source| Error::Read { file: file.to_owned(), source };
-    // Detects gzip by its magic number, not by the file name, so that standard input may be
-    // gzipped.
-    if input.fill_buf().map_err(unreadable)?.starts_with(&GZIP_MAGIC) {
-        let unpacked = MultiGzDecoder::new(input);
-        parse(file, BufReader::with_capacity(READ_BUFFER_BYTES, unpacked))
-    } else {
-        parse(file, input)
-    }
+    parse(input::name(file), input::open(file).map_err(unreadable)?)
 }
 
 /// Parses an edge list. Errors contain the name `file`.
@@ -138,16 +119,7 @@ impl EdgeList {
 
     /// Returns the index of a name, and adds the name if it is new.
     fn index(&mut self, field: &[u8]) -> Result<u32, String> {
-        let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
-        let name = match str::from_utf8(field) {
-            Ok(name) if name.len() <= NAME_BYTES_MAX && field.iter().all(allowed) => name,
-            _ => {
-                return Err(format!(
-                    "`{}` cannot be an account's name: 1 to 30 of A-Z, a-z, 0-9 and underscore",
-                    excerpt(field)
-                ));
-            }
-        };
+        let name = name(field)?;
         let key = if name.bytes().any(|byte| byte.is_ascii_uppercase()) {
             Cow::Owned(name.to_ascii_lowercase())
         } else {
@@ -161,8 +133,22 @@ impl EdgeList {
     }
 }
 
+/// Returns the name of an account, or why the bytes are none.
+pub fn name(field: &[u8]) -> Result<&str, String> {
+    let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+    match str::from_utf8(field) {
+        Ok(name) if (1..=NAME_BYTES_MAX).contains(&name.len()) && field.iter().all(allowed) => {
+            Ok(name)
+        }
+        _ => Err(format!(
+            "`{}` cannot be an account's name: 1 to 30 of A-Z, a-z, 0-9 and underscore",
+            excerpt(field)
+        )),
+    }
+}
+
 /// Returns a prefix of the bytes, escaped for a terminal.
-fn excerpt(bytes: &[u8]) -> String {
+pub fn excerpt(bytes: &[u8]) -> String {
     const EXCERPT_BYTES: usize = 40;
     let end = bytes.len().min(EXCERPT_BYTES);
     let rest = if end < bytes.len() { "…" } else { "" };
@@ -178,7 +164,8 @@ mod tests {
     use super::*;
 
     fn read_text(text: impl AsRef<[u8]>) -> Result<EdgeList, Error> {
-        decompress("graph", text.as_ref())
+        let unreadable = |source| Error::Read { file: "graph".to_owned(), source };
+        parse("graph", input::unpacked(text.as_ref()).map_err(unreadable)?)
     }
 
     fn edges(list: &EdgeList) -> Vec<(&str, &str)> {

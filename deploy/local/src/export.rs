@@ -27,13 +27,12 @@ use crate::{
 
 const FAILED: &str = "export failed";
 
-/// Exports the data of an account as JSON Lines: profile, lists, posts and comments.
+/// Exports the data of an account as JSON Lines: profile, lists, posts, likes and comments.
 ///
-/// The order is: the account, following, followers, blocks, mutes, posts and reposts, comments
-/// (newest first). Comments of the last seconds may be missing. The field `kind` names the kind of
-/// each line. The last line, of kind `end`, has the number of lines of each kind; without it the
-/// export is incomplete. The export contains the e-mail address, but no passwords, sessions or
-/// likes. Likes belong to the liked posts.
+/// The order is: the account, following, followers, blocks, mutes, posts and reposts, likes (of the newest
+/// posts first), comments (newest first). The field `kind` names the kind of each line. The last line, of kind
+/// `end`, has the number of lines of each kind, and names in `omitted` what the export leaves out; without it
+/// the export is incomplete. The export contains the e-mail address, but no password, sessions or notices.
 ///
 /// Exits with 2 if the account does not exist or the export fails.
 #[derive(clap::Args)]
@@ -47,7 +46,7 @@ pub(crate) struct Args {
     /// replaced atomically when the export is complete.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Omits comments. Required without an archive, which has the index of comments by author.
+    /// Omits comments.
     #[arg(long)]
     without_comments: bool,
     /// URL of the user service.
@@ -82,7 +81,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         list(&mut lines, Kind::Comment, comments).await?;
     }
     ensure_not_deleted(&services, &account).await?;
-    let count = lines.finish()?;
+    let count = lines.finish(args.without_comments)?;
     if let Some(file) = &args.output {
         println!("wrote {} lines to {}", HumanCount(count), file.display());
     }
@@ -106,7 +105,7 @@ async fn find(services: &Services, user: &str) -> Result<Option<Account>, Status
     }
 }
 
-/// Writes the account, the lists of the follow graph and the posts.
+/// Writes the account, the lists of the follow graph, the posts and the likes.
 async fn write(services: &Services, account: &Account, lines: &mut Lines) -> anyhow::Result<()> {
     let id = account.id;
     lines.write(Kind::Account, account)?;
@@ -114,7 +113,8 @@ async fn write(services: &Services, account: &Account, lines: &mut Lines) -> any
     list(lines, Kind::Follower, async |token| services.followers(id, token).await).await?;
     list(lines, Kind::Block, async |token| services.blocks(id, token).await).await?;
     list(lines, Kind::Mute, async |token| services.mutes(id, token).await).await?;
-    list(lines, Kind::Post, async |token| services.posts(id, token).await).await
+    list(lines, Kind::Post, async |token| services.posts(id, token).await).await?;
+    list(lines, Kind::Like, async |token| services.likes(id, token).await).await
 }
 
 /// Fails if the account was deleted during the export, since lists may then be incomplete.

@@ -28,15 +28,23 @@ const FOLLOWS_PER_CALL: usize = 5_000;
 // other.
 const CONNECTIONS: usize = 2;
 
-/// The services to import into, and the properties of new accounts.
+/// The services to import a graph into.
 #[derive(clap::Args)]
 pub struct Target {
-    /// URL of the user service.
-    #[arg(long, value_name = "URL", default_value = USER_URL, env = "MICROBLOG_USER_URL")]
-    pub user_url: String,
+    /// The user service.
+    #[command(flatten)]
+    pub accounts: Accounts,
     /// URL of the relation service.
     #[arg(long, value_name = "URL", default_value = RELATION_URL, env = "MICROBLOG_RELATION_URL")]
     pub relation_url: String,
+}
+
+/// The user service, and the properties of new accounts.
+#[derive(clap::Args)]
+pub struct Accounts {
+    /// URL of the user service.
+    #[arg(long, value_name = "URL", default_value = USER_URL, env = "MICROBLOG_USER_URL")]
+    pub user_url: String,
     /// Password of all new accounts, 8 to 128 characters. Without it, log-in to them is impossible.
     #[arg(
         long,
@@ -56,7 +64,7 @@ pub struct Target {
 
 /// The result of the account import.
 pub struct Users {
-    /// Account ids in the order of the list's names; 0 if an account could not be created.
+    /// Account ids in the order of the names; 0 if an account could not be created.
     pub ids: Vec<u64>,
     /// Number of created accounts.
     pub created: u64,
@@ -82,10 +90,14 @@ pub struct Follows {
     pub took: Duration,
 }
 
-/// Creates the accounts that do not exist.
+/// Creates the accounts of a list that do not exist.
 pub async fn users(list: &EdgeList, target: &Target) -> anyhow::Result<Users> {
+    accounts(&list.names().collect::<Vec<_>>(), &target.accounts).await
+}
+
+/// Creates the accounts that do not exist.
+pub async fn accounts(names: &[&str], target: &Accounts) -> anyhow::Result<Users> {
     let channels = channels(&target.user_url, &target.keys).await?;
-    let names: Vec<&str> = list.names().collect();
     let progress = Progress::start("accounts", names.len() as u64);
     let calls =
         names.chunks(USERS_PER_CALL).zip(channels.iter().cycle()).map(async |(names, channel)| {
@@ -118,7 +130,7 @@ pub async fn users(list: &EdgeList, target: &Target) -> anyhow::Result<Users> {
 async fn import_users(
     channel: &SignedChannel,
     names: &[&str],
-    target: &Target,
+    target: &Accounts,
     is_unclear: &Cell<bool>,
 ) -> Result<ImportUsersResponse, Status> {
     let message = ImportUsersRequest {
@@ -135,7 +147,7 @@ async fn import_users(
 
 /// Imports the follows of a list. `ids` are the ids of its names.
 pub async fn follows(list: &EdgeList, ids: &[u64], target: &Target) -> anyhow::Result<Follows> {
-    let channels = channels(&target.relation_url, &target.keys).await?;
+    let channels = channels(&target.relation_url, &target.accounts.keys).await?;
     let (partitions, dropped) = partitions(list, ids);
     let sent = partitions.iter().map(|partition| partition.len() as u64).sum();
     let progress = Progress::start("follows", sent);
@@ -178,7 +190,7 @@ async fn send(
         let is_unclear = Cell::new(false);
         let mut response = loop {
             match import_follows(channel, follows, &is_unclear).await {
-                // However long: the database records more slowly than follows are imported.
+                // However long: the database commits more slowly than follows are sent.
                 Err(status) if remote::reason(&status) == "OVERLOADED" => {
                     if !is_waiting {
                         progress.note(&format!("waiting: {}", status.message()));
@@ -211,7 +223,7 @@ async fn import_follows(
 
 /// Makes an idempotent call, and retries transient errors. Notes whether an attempt failed: it may have
 /// created what the answer counts as existing.
-async fn retry<T>(
+pub async fn retry<T>(
     is_unclear: &Cell<bool>,
     call: impl AsyncFn() -> Result<T, Status>,
 ) -> Result<T, Status> {
@@ -238,7 +250,8 @@ fn sum(
     (outcome, a_unclear + b_unclear)
 }
 
-async fn channels(url: &str, keys: &Keys) -> anyhow::Result<Vec<SignedChannel>> {
+/// Returns a few channels to a service, which must be serving.
+pub async fn channels(url: &str, keys: &Keys) -> anyhow::Result<Vec<SignedChannel>> {
     // The first channel is checked, for a helpful error before any retries.
     let mut channels = vec![keys.sign(remote::connect(url).await?)];
     for _ in 1..CONNECTIONS {
@@ -247,7 +260,8 @@ async fn channels(url: &str, keys: &Keys) -> anyhow::Result<Vec<SignedChannel>> 
     Ok(channels)
 }
 
-fn import_error(what: &str, status: &Status) -> anyhow::Error {
+/// Returns the error of an import.
+pub fn import_error(what: &str, status: &Status) -> anyhow::Error {
     anyhow!("{}", remote::error_message(status))
         .context(format!("import of {what} failed; run it again to continue"))
 }

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Why it is unclear whether this import created something.
-const UNCLEAR: &str = "calls were repeated after an error";
+pub(crate) const UNCLEAR: &str = "calls were repeated after an error";
 
 /// Imports a follow graph: one `follower following` per line.
 ///
@@ -54,17 +54,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 fn report(list: &EdgeList, users: &Users, follows: &Follows) {
     let existing = users.ids.len() as u64 - users.created - users.unclear - users.rejected;
-    println!("accounts   {} new, {} existing", HumanCount(users.created), HumanCount(existing));
-    if users.unclear > 0 {
-        println!("           {} new or existing: {UNCLEAR}", HumanCount(users.unclear));
-    }
-    if users.rejected > 0 {
-        println!(
-            "           {} could not be created: the name is reserved after a deletion, or another \
-             account has the e-mail address",
-            HumanCount(users.rejected)
-        );
-    }
+    report_accounts([users.created, existing, users.unclear, users.rejected]);
     let outcome = &follows.outcome;
     println!(
         "follows    {} created, {} unchanged",
@@ -87,6 +77,21 @@ fn report(list: &EdgeList, users: &Users, follows: &Follows) {
     }
 }
 
-fn rate(count: u64, took: Duration) -> HumanCount {
+/// Prints how many accounts are new, existed, are either, and could not be created.
+pub(crate) fn report_accounts([created, existing, unclear, rejected]: [u64; 4]) {
+    println!("accounts   {} new, {} existing", HumanCount(created), HumanCount(existing));
+    if unclear > 0 {
+        println!("           {} new or existing: {UNCLEAR}", HumanCount(unclear));
+    }
+    if rejected > 0 {
+        println!(
+            "           {} could not be created: the name is reserved after a deletion, or another \
+             account has the e-mail address",
+            HumanCount(rejected)
+        );
+    }
+}
+
+pub(crate) fn rate(count: u64, took: Duration) -> HumanCount {
     HumanCount((count as f64 / took.as_secs_f64().max(0.001)) as u64)
 }

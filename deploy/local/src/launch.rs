@@ -11,11 +11,10 @@ const REDIS: u16 = 9;
 
 /// Environment variables of every server, which the caller's environment overrides. Rate limits are
 /// off, since they would be the bottleneck. The drain timeout is short.
-pub const DEFAULTS: [(&str, &str); 14] = [
+pub const DEFAULTS: [(&str, &str); 13] = [
     ("MICROBLOG_LOG", "warn"),
     ("MICROBLOG_POSTS_PER_MINUTE", "0"),
     ("MICROBLOG_COMMENTS_PER_MINUTE", "0"),
-    ("MICROBLOG_RESTORES_PER_MINUTE", "0"),
     ("MICROBLOG_FOLLOWS_PER_MINUTE", "0"),
     ("MICROBLOG_LIKES_PER_MINUTE", "0"),
     ("MICROBLOG_POST_CALLS_PER_MINUTE", "0"),

@@ -1,8 +1,9 @@
 //! Library of the launcher and the load generator: starting microblog on this machine, services in
-//! one process, edge lists, graph import, retried calls, and progress output.
+//! one process, edge lists, imports, retried calls, and progress output.
 
 pub mod edges;
 pub mod graph;
+pub mod input;
 pub mod keys;
 pub mod launch;
 pub mod progress;

@@ -7,7 +7,7 @@ mod changes;
 mod demo;
 mod export;
 mod import;
-mod restore;
+mod import_posts;
 mod verify;
 
 use std::{
@@ -20,7 +20,7 @@ use std::{
 use clap::{CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 use microblog_local::{
-    edges, graph, keys, progress, remote, serve, services::Server, tls::Tls, up,
+    edges, graph, input, keys, progress, remote, serve, services::Server, tls::Tls, up,
 };
 
 #[global_allocator]
@@ -43,9 +43,9 @@ enum Command {
     Up(Box<up::Args>),
     Serve(Box<serve::Args>),
     Import(import::Args),
+    ImportPosts(import_posts::Args),
     Demo(demo::Args),
     Verify(verify::Args),
-    Restore(restore::Args),
     Export(export::Args),
     Changes(changes::Args),
     Call(call::Args),
@@ -73,9 +73,9 @@ fn main() -> ExitCode {
         Command::Up(args) => up::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Import(args) => block_on(import::run(args)),
+        Command::ImportPosts(args) => block_on(import_posts::run(args)),
         Command::Demo(args) => block_on(demo::run(args)),
         Command::Verify(args) => block_on(verify::run(args)),
-        Command::Restore(args) => block_on(restore::run(args)),
         Command::Export(args) => block_on(export::run(args)),
         Command::Changes(args) => block_on(changes::run(args)),
         Command::Call(args) => block_on(call::run(args)),

@@ -113,23 +113,12 @@ pub async fn retry<T, F>(call: impl FnMut() -> F) -> Result<T, Status>
 where
     F: Future<Output = Result<T, Status>>,
 {
-    retry_when(is_transient, call).await
-}
-
-/// Makes an idempotent call like [`retry`], and retries these errors.
-pub async fn retry_when<T, F>(
-    is_retried: impl FnMut(&Status) -> bool,
-    call: impl FnMut() -> F,
-) -> Result<T, Status>
-where
-    F: Future<Output = Result<T, Status>>,
-{
     let backoff = ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(100))
         .with_max_delay(Duration::from_secs(3))
         .with_max_times(9)
         .with_jitter();
-    call.retry(backoff).when(is_retried).await
+    call.retry(backoff).when(is_transient).await
 }
 
 /// Returns whether a repeated call may succeed.

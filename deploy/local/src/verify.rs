@@ -1,5 +1,4 @@
-//! `microblog verify`: runs the services' checks of their invariants, optionally with repair, and
-//! prints the results.
+//! `microblog verify`: runs the services' checks of their invariants, and prints the results.
 
 use std::{process::ExitCode, time::Duration};
 
@@ -20,19 +19,17 @@ use crate::{
     remote::{self, POST_URL, RELATION_URL, TIMELINE_URL, USER_URL},
 };
 
-// A full check of posts streams one message per partition.
-const PARTITIONS: u64 = 1_024;
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 // Exit statuses. Those of all commands are 0 for success and 2 for a failure.
 const VIOLATIONS: u8 = 1;
 const PENDING: u8 = 3;
 
-/// Checks the invariants of accounts, of the follow graph and of posts, and that the caches of the first two
-/// have what their databases have. Read-only without --repair.
+/// Checks the invariants of accounts, of the follow graph and of posts, and that their caches have what their
+/// databases have. Read-only.
 ///
 /// Waits for work that is under way, such as the delivery of posts to timelines. Concurrent writes can
-/// cause false reports. Exits with 1 if there are violations (after a repair: remaining ones), with 2 if
+/// cause false reports. Exits with 1 if there are violations, with 2 if
 /// the check fails, and with 3 if there are no violations, but work is still under way.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -40,10 +37,6 @@ pub(crate) struct Args {
     /// themselves.
     #[arg(long, value_name = "ID|all", default_value = "all", value_parser = parse_user)]
     user: UserChoice,
-    /// Repairs violations of posts and prints the repairs. Safe during writes. Does not repair accounts,
-    /// the follow graph, unreadable data and posts in the archive.
-    #[arg(long)]
-    repair: bool,
     /// How long each of the checks waits for work that is under way. 0 does not wait.
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     wait_s: u64,
@@ -89,9 +82,9 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         };
         found.add(settled(Progress::start_uncounted("accounts"), wait, check).await?);
     }
-    let (user_id, parts) = match args.user {
-        UserChoice::All => (0, PARTITIONS),
-        UserChoice::One(id) => (id, 1),
+    let user_id = match args.user {
+        UserChoice::All => 0,
+        UserChoice::One(id) => id,
     };
     let progress = Progress::start_uncounted("graph");
     let check = async |progress: &Progress, found: &mut Findings| {
@@ -101,12 +94,9 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let check = async |progress: &Progress, found: &mut Findings| {
         posts(&args, user_id, progress, found).await
     };
-    found.add(settled(Progress::start("posts", parts), wait, check).await?);
+    found.add(settled(Progress::start_uncounted("posts"), wait, check).await?);
     fanout(&args.timeline_url, &args.keys).await?;
-    let Findings { violations, pending, repaired, .. } = found;
-    if args.repair {
-        println!("{} repaired", HumanCount(repaired.len() as u64));
-    }
+    let Findings { violations, pending, .. } = found;
     if !pending.is_empty() {
         println!("{} pending after {} s", HumanCount(pending.len() as u64), args.wait_s);
     }
@@ -122,7 +112,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Results of a check and repair.
+/// Results of a check.
 #[derive(Debug, Default)]
 struct Findings {
     /// What was checked.
@@ -130,22 +120,16 @@ struct Findings {
     violations: Vec<String>,
     /// What is under way.
     pending: Vec<String>,
-    repaired: Vec<String>,
 }
 
 impl Findings {
     fn add(&mut self, other: Self) {
         self.violations.extend(other.violations);
         self.pending.extend(other.pending);
-        self.repaired.extend(other.repaired);
     }
 
     fn print(&self) {
-        for (label, lines) in [
-            ("repaired", &self.repaired),
-            ("violation", &self.violations),
-            ("pending", &self.pending),
-        ] {
+        for (label, lines) in [("violation", &self.violations), ("pending", &self.pending)] {
             lines.iter().for_each(|line| println!("{label:10} {line}"));
         }
         self.summary.iter().for_each(|line| println!("{line}"));
@@ -153,22 +137,20 @@ impl Findings {
 }
 
 /// Repeats a check while it finds work under way, which may also cause violations, until it has waited for
-/// so long. Prints the last results, and all repairs, also if the check fails.
+/// so long. Prints the last results, also if the check fails.
 async fn settled(
     progress: Progress,
     wait: Duration,
     check: impl AsyncFn(&Progress, &mut Findings) -> anyhow::Result<()>,
 ) -> anyhow::Result<Findings> {
     let deadline = Instant::now() + wait;
-    let (mut repaired, mut is_waiting) = (Vec::new(), false);
+    let mut is_waiting = false;
     loop {
         let mut found = Findings::default();
         let checked = check(&progress, &mut found).await;
-        repaired.append(&mut found.repaired);
         let now = Instant::now();
         if checked.is_err() || found.pending.is_empty() || now >= deadline {
             progress.finish();
-            found.repaired = repaired;
             found.print();
             return checked.map(|()| found);
         }
@@ -232,32 +214,22 @@ async fn posts(
     found: &mut Findings,
 ) -> anyhow::Result<()> {
     let channel = args.keys.sign(remote::connect(&args.post_url).await?);
-    let (mut posts, mut entries, mut unarchived, mut erased) = (0, 0, 0, 0);
-    let request = Request::new(post::VerifyRequest { user_id, repair: args.repair });
+    let (mut posts, mut entries) = (0, 0);
+    let request = Request::new(post::VerifyRequest { user_id });
     let answers = PostServiceClient::new(channel).verify(request).await;
     let mut answers = answers.map_err(failed)?.into_inner();
     while let Some(answer) = answers.message().await.map_err(failed)? {
         posts += answer.posts_checked;
         entries += answer.entries_checked;
-        unarchived += answer.changes_unarchived;
-        erased += answer.accounts_being_erased;
         found.violations.extend(answer.violations);
         found.pending.extend(answer.pending);
-        found.repaired.extend(answer.repaired);
-        progress.add(1);
+        progress.add(answer.posts_checked);
     }
     found.summary.push(format!(
         "posts      {} posts and {} entries of their lists checked",
         HumanCount(posts),
         HumanCount(entries)
     ));
-    for (count, what) in
-        [(unarchived, "changes not archived yet"), (erased, "deleted accounts are being erased")]
-    {
-        if count > 0 {
-            found.summary.push(format!("           {} {what}", HumanCount(count)));
-        }
-    }
     Ok(())
 }
 

@@ -41,7 +41,7 @@ fn allowed(directory: &str, all: &BTreeSet<&str>) -> Option<BTreeSet<String>> {
         | "services/shared/files"
         | "services/shared/testkit" => these(&[]),
         "services/shared/keyspace" => these(&[DOMAIN, FILES, CHASSIS]),
-        "services/shared/record" => these(&[PROTO, DOMAIN, FILES, CHASSIS, KEYSPACE]),
+        "services/shared/record" => these(&[PROTO, FILES, CHASSIS]),
         "services/shared/storage" => these(&[PROTO, DOMAIN, CHASSIS, KEYSPACE, RECORD]),
         "services/shared/chassis" => these(&[PROTO, DOMAIN, FILES]),
         "gateway" => these(&[PROTO, DOMAIN, FILES, CHASSIS]),

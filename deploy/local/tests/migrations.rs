@@ -8,20 +8,16 @@ use std::{collections::BTreeMap, fs, path::Path};
 use sha2::{Digest as _, Sha256};
 
 /// The files, with the beginnings of their SHA-256. A new migration adds a line.
-const RELEASED: [(&str, &str); 7] = [
-    ("services/post/src/record/0002_posts.sql", "75e1a203011300c2"),
-    ("services/post/src/record/0003_backups.sql", "c274cd3b9107dae3"),
+const RELEASED: [(&str, &str); 4] = [
+    ("services/post/src/schema.sql", "d537d159f08a5ffe"),
     ("services/relation/src/schema.sql", "192e269ad4a83b81"),
-    ("services/shared/record/src/change_feed.sql", "c381f0589602c6e0"),
-    ("services/shared/record/src/positions.sql", "1ed6ff6163a86927"),
     ("services/shared/storage/src/feed.sql", "c11457c4a767e3f1"),
     ("services/user/src/schema.sql", "7aec2109e3a98513"),
 ];
 
-const DIRECTORIES: [&str; 5] = [
-    "services/post/src/record",
+const DIRECTORIES: [&str; 4] = [
+    "services/post/src",
     "services/relation/src",
-    "services/shared/record/src",
     "services/shared/storage/src",
     "services/user/src",
 ];

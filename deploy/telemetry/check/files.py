@@ -19,9 +19,8 @@ COLUMNS = 24
 # The C implementation if available, because the files are read again for each breakage.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-# Unit tests of the alerts: those over days evaluate the rules less often, or they would take minutes of
-# processor time each time.
-ALERT_TESTS = ["alerts_test.yaml", "alerts_days_test.yaml"]
+# Unit tests of the alerts.
+ALERT_TESTS = ["alerts_test.yaml"]
 
 PROMTOOL_S = 10 * processes.TIMEOUT_S
 

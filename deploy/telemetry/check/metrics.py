@@ -7,12 +7,6 @@ from functools import cache
 import processes
 import queries
 
-# Selectors without a series even during the injected faults, each with the reason.
-ONLY_DURING_OTHER_FAULTS = {
-    "microblog_post_archive_backed_up_until_seconds": "only with --evict-after-backup",
-}
-
-
 def settle(telemetry, prometheus):
     """Waits until all panels have data, up to a timeout: jobs count their work some seconds
     after the calls, and rates need two scrapes."""
@@ -48,9 +42,6 @@ def check(report, telemetry, scraped):
         with report.at(query.place):
             _check_query(report, query, scraped)
     parts = [queries.parts(query.expression) for query in telemetry.queries]
-    used = {str(selector) for one in parts for selector in one.selectors}
-    for selector in set(ONLY_DURING_OTHER_FAULTS) - used:
-        report.wrong(f"{selector} is in no query")
     shown = {PARTS.sub("", selector.metric) for one in parts for selector in one.selectors}
     scraped_all = {PARTS.sub("", series["__name__"]) for series in scraped.series(ALL)}
     for metric in sorted(scraped_all - shown):
@@ -74,18 +65,15 @@ def _check_query(report, query, scraped):
         report.wrong(f"shows the label {label}, which its result lacks")
     # Alerts have results only during faults. Elsewhere, an empty result means that two sides do not
     # match.
-    is_rare = any(str(selector) in ONLY_DURING_OTHER_FAULTS for selector in parts.selectors)
-    report.unless(query.is_alert or is_rare or answer, "has no result")
+    report.unless(query.is_alert or answer, "has no result")
 
 
 def _check_selector(report, selector, scraped):
     """Returns the labels of the metric."""
     labels = {label for series in scraped.series(selector.metric) for label in series}
-    is_rare = str(selector) in ONLY_DURING_OTHER_FAULTS
-    if not report.unless(labels or is_rare, f"no such metric: {selector.metric}") or not labels:
+    if not report.unless(labels, f"no such metric: {selector.metric}"):
         return labels
     for label in sorted(selector.labels - labels):
         report.wrong(f"{selector.metric} has no label {label}")
-    if not is_rare:
-        report.unless(scraped.series(str(selector)), f"nothing is {selector}")
+    report.unless(scraped.series(str(selector)), f"nothing is {selector}")
     return labels

@@ -44,9 +44,6 @@ NOTHING = b""
 # A tour makes about seventy calls in sequence, and retries those that are UNAVAILABLE.
 TOUR_S = 5 * processes.TIMEOUT_S
 
-# Timeout of restoring Redis: all partitions of post, by debug programs.
-RESTORE_S = 5 * processes.TIMEOUT_S
-
 
 @dataclass
 class System:
@@ -129,19 +126,6 @@ class System:
                 yield
             finally:
                 database.execute("ALTER TABLE hidden RENAME TO posts")
-
-    def empty_redis(self):
-        """Deletes all data of Redis."""
-        self._send_to_redis("FLUSHALL")
-
-    def restore(self):
-        """Restores posts in Redis from the database. Returns the error, or an empty text."""
-        post = {"MICROBLOG_POST_URL": f"http://127.0.0.1:{self.port_base + POST}"}
-        result = subprocess.run(
-            [self.programs / "microblog", "restore"], env=post, capture_output=True, text=True,
-            timeout=RESTORE_S,
-        )
-        return result.stderr.strip() if result.returncode else ""
 
     def _send_to_redis(self, command):
         passwords = (self.directory / "data/redis/passwords").read_text().splitlines()

@@ -3,8 +3,7 @@
 //! A notice is hidden if nothing of it is left to show: no account of its newest 20 acts is visible, or its
 //! post or comment is not. An account is not visible if it is deleted, blocked in either direction or muted,
 //! or if the notice is about follows and it does not follow the viewer any more; a post or a comment, if it
-//! is deleted or its author is not visible, or while it cannot be read from the archive. Only acts of
-//! visible accounts make a notice unread.
+//! is deleted or its author is not visible. Only acts of visible accounts make a notice unread.
 
 use microblog_domain::{BATCH_MAX, IdMap, IdSet, UserId};
 use microblog_proto::{
@@ -17,7 +16,7 @@ use tonic::Status;
 use super::{
     accounts::{HydratedAccounts, hydrate_authors},
     mentions::mentioned_names,
-    posts::{ENTRY_BYTES_MAX, HydratedPosts, TEXT_BYTES_MAX, get_available_posts},
+    posts::{ENTRY_BYTES_MAX, HydratedPosts, TEXT_BYTES_MAX, get_all_posts},
 };
 use crate::{
     context::ViewContext,
@@ -112,12 +111,12 @@ fn new_acts(notice: &Notice) -> impl Iterator<Item = &Act> {
 #[derive(Default)]
 struct Texts {
     posts: IdMap<u64, Post>,
-    comments: IdMap<u64, Comment>,
+    /// By their posts and ids: comments on different posts may have the same id.
+    comments: IdMap<(u64, u64), Comment>,
 }
 
 impl Texts {
-    /// Returns the posts and comments that exist, each once, without those that the archive has and that
-    /// cannot be read. All at once: post.BatchGetPosts for every 25 posts, post.BatchGetComments; again
+    /// Returns the posts and comments that exist, each once. All at once: post.BatchGetPosts for every 25 posts, post.BatchGetComments; again
     /// for what does not fit.
     async fn read(
         gateway: &Gateway,
@@ -130,7 +129,7 @@ impl Texts {
         let key = |&Notice { post_id, comment_id, .. }: &Notice| CommentKey { post_id, comment_id };
         let comments = notices.iter().map(key).filter(|key| key.comment_id != 0).collect();
         let (posts, comments) = tokio::try_join!(
-            get_available_posts(gateway, viewer, &post_ids),
+            get_all_posts(gateway, viewer, &post_ids),
             get_available_comments(gateway, comments),
         )?;
         Ok(Self { posts: posts.into_iter().map(|post| (post.id, post)).collect(), comments })
@@ -148,6 +147,11 @@ impl Texts {
         actors.chain(authors).chain(commenters).collect()
     }
 
+    /// Returns the comment of a notice.
+    fn comment(&self, notice: &Notice) -> Option<&Comment> {
+        self.comments.get(&(notice.post_id, notice.comment_id))
+    }
+
     /// Returns the names that the texts mention.
     fn names(&self) -> Vec<String> {
         let posts = self.posts.values();
@@ -162,13 +166,14 @@ impl Texts {
 async fn get_available_comments(
     gateway: &Gateway,
     mut comments: Vec<CommentKey>,
-) -> Result<IdMap<u64, Comment>, Status> {
+) -> Result<IdMap<(u64, u64), Comment>, Status> {
     let mut found = IdMap::default();
     while !comments.is_empty() {
         let request = post::BatchGetCommentsRequest { comments, allow_partial: true };
         let response = gateway.peers.post().batch_get_comments(request).await;
         let response = errors::reply(response, &[])?;
-        found.extend(response.comments.into_iter().map(|comment| (comment.id, comment)));
+        let key = |comment: &Comment| (comment.post_id, comment.id);
+        found.extend(response.comments.into_iter().map(|comment| (key(&comment), comment)));
         comments = response.remaining;
     }
     Ok(found)
@@ -201,7 +206,7 @@ impl HydratedNotices {
             id == 0 || author_id.is_some_and(|author_id| self.accounts().is_visible(author_id))
         };
         let post = self.texts.posts.get(&notice.post_id).map(|post| post.author_id);
-        let comment = self.texts.comments.get(&notice.comment_id).map(|comment| comment.author_id);
+        let comment = self.texts.comment(notice).map(|comment| comment.author_id);
         is_shown(notice.post_id, post) && is_shown(notice.comment_id, comment)
     }
 
@@ -216,7 +221,7 @@ impl HydratedNotices {
             return None;
         }
         let post = self.texts.posts.get(&notice.post_id).cloned();
-        let comment = self.texts.comments.get(&notice.comment_id).cloned();
+        let comment = self.texts.comment(notice).cloned();
         Some(ViewedNotice {
             kind: notice.kind,
             actors: self.shown_actors(notice),
@@ -260,7 +265,7 @@ mod tests {
     use super::*;
 
     /// The viewer is 1. Accounts 2 to 6 are visible, 7 is muted, 8 is blocked, 9 is deleted.
-    fn hydrated(posts: &[(u64, u64)], comments: &[(u64, u64)]) -> HydratedNotices {
+    fn hydrated(posts: &[(u64, u64)], comments: &[(u64, u64, u64)]) -> HydratedNotices {
         let user = |id| User { id, name: format!("n{id}"), ..User::default() };
         let relation = |user_id: u64| Relation {
             user_id,
@@ -274,8 +279,9 @@ mod tests {
         let post = |&(id, author_id): &(u64, u64)| {
             (id, Post { id, author_id, reposts: 12, ..Post::default() })
         };
-        let comment =
-            |&(id, author_id): &(u64, u64)| (id, Comment { id, author_id, ..Comment::default() });
+        let comment = |&(post_id, id, author_id): &(u64, u64, u64)| {
+            ((post_id, id), Comment { id, post_id, author_id, ..Comment::default() })
+        };
         let texts = Texts {
             posts: posts.iter().map(post).collect(),
             comments: comments.iter().map(comment).collect(),
@@ -323,7 +329,8 @@ mod tests {
     #[test]
     fn a_notice_is_hidden_with_its_post_or_comment() {
         let posts = [(50, 1), (51, 2), (57, 7), (58, 8), (59, 9)];
-        let hydrated = hydrated(&posts, &[(60, 2), (67, 7), (69, 9)]);
+        let comments = [(50, 60, 2), (50, 67, 7), (50, 69, 9), (57, 60, 2)];
+        let hydrated = hydrated(&posts, &comments);
         for (post, comment, is_shown) in [
             (50, 0, true),
             (51, 0, true),

@@ -238,9 +238,9 @@ async fn get_posts(
     Ok(posts)
 }
 
-/// Returns the posts that can be read, with their roots and which of them the viewer likes, in any order.
+/// Returns the posts that exist, with their roots and which of them the viewer likes, in any order.
 /// post.BatchGetPosts once for every 25, all at once, and again for those that do not fit.
-pub(crate) async fn get_available_posts(
+pub(crate) async fn get_all_posts(
     gateway: &Gateway,
     viewer: Option<UserId>,
     ids: &[u64],

@@ -17,7 +17,7 @@ use crate::{
         notices::{
             NOTICE_BYTES_MAX, NOTICES_PER_BATCH, NOTICES_PER_COUNT, are_unread, viewed_notices,
         },
-        posts::{POSTS_BUDGET, get_available_posts, viewed_posts_of},
+        posts::{POSTS_BUDGET, get_all_posts, viewed_posts_of},
     },
     paging::{Budget, Listing, PAGE_BYTES_MAX, Page, PageRequest, Skeleton, fill_page},
     state::Gateway,
@@ -209,7 +209,7 @@ impl Listing for Mentions {
         context: ViewContext<'_>,
         ids: Vec<u64>,
     ) -> Result<Vec<Option<ViewedPost>>, Status> {
-        let posts = get_available_posts(gateway, context.viewer, &ids).await?;
+        let posts = get_all_posts(gateway, context.viewer, &ids).await?;
         viewed_posts_of(gateway, context, &ids, posts).await
     }
 }

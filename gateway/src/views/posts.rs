@@ -43,15 +43,10 @@ pub(crate) async fn view_posts(
         let post_ids = ids.into_iter().map(PostId::get).collect();
         let request = post::BatchGetPostsRequest { post_ids, viewer_id, allow_partial: true };
         let response = gateway.peers.post().batch_get_posts(request).await;
-        let post::BatchGetPostsResponse { posts, remaining_ids, unavailable_ids } =
-            errors::reply(response, &[])?;
+        let post::BatchGetPostsResponse { posts, remaining_ids } = errors::reply(response, &[])?;
         let (posts, hidden) = viewed_posts_unless(gateway, context, posts, rule).await?;
-        let mut response = gateway::ViewPostsResponse {
-            posts,
-            remaining_ids,
-            unavailable_ids,
-            ..Default::default()
-        };
+        let mut response =
+            gateway::ViewPostsResponse { posts, remaining_ids, ..Default::default() };
         if explains {
             response.withheld = withheld(&requested, &response, &hidden);
         }
@@ -67,10 +62,9 @@ fn withheld(
     response: &gateway::ViewPostsResponse,
     hidden: &[WithheldPost],
 ) -> Vec<WithheldPost> {
-    let gateway::ViewPostsResponse { posts, remaining_ids, unavailable_ids, .. } = response;
+    let gateway::ViewPostsResponse { posts, remaining_ids, .. } = response;
     let shown = posts.iter().filter_map(|viewed| Some(viewed.post.as_ref()?.id));
-    let others = remaining_ids.iter().chain(unavailable_ids).copied();
-    let mut seen: IdSet<u64> = shown.chain(others).collect();
+    let mut seen: IdSet<u64> = shown.chain(remaining_ids.iter().copied()).collect();
     let hidden: IdMap<u64, WithheldReason> =
         hidden.iter().map(|hidden| (hidden.id, hidden.reason())).collect();
     let missing = requested.iter().copied().filter(|id| seen.insert(*id));
@@ -108,11 +102,9 @@ mod tests {
         let response = fitted(gateway::ViewPostsResponse {
             posts: (1..=200).map(|id| viewed(id, bytes)).collect(),
             remaining_ids: (201..=300).collect(),
-            unavailable_ids: vec![301],
             ..Default::default()
         });
         assert!(response.encoded_len() < RESPONSE_BYTES_MAX);
-        assert_eq!(response.unavailable_ids, [301]);
         let shown = response.posts.into_iter().map(|viewed| viewed.post.unwrap().id);
         (shown.collect(), response.remaining_ids)
     }

@@ -20,7 +20,7 @@ use crate::{
     actions::request_id,
     errors::{Expected, assert_error, invalid},
     service_callers::{ACTING, Callers, acting_for, by_caller},
-    system::{Member, PASSWORD, System, by_id, recorded, registration, with_token},
+    system::{Member, PASSWORD, System, by_id, registration, with_token},
 };
 
 const CALLER_INVALID: Expected = (Code::Unauthenticated, ErrorReason::CallerInvalid, &[]);
@@ -152,7 +152,7 @@ async fn message(stream: &mut Streaming<WatchResponse>) -> WatchResponse {
 
 #[tokio::test]
 async fn every_change_reaches_a_reader_in_order() {
-    let (system, _files) = recorded().await;
+    let system = System::of_services().await;
     let callers = Callers::start(&system, &METHODS, PRIVATE);
     let mut reader = Reader::new(&callers);
     reader.begin().await;
@@ -379,7 +379,7 @@ impl Repeated {
 
 #[tokio::test]
 async fn what_changes_nothing_is_no_change() {
-    let (system, _files) = recorded().await;
+    let system = System::of_services().await;
     let callers = Callers::start(&system, &METHODS, PRIVATE);
     let mut reader = Reader::new(&callers);
     reader.begin().await;
@@ -406,7 +406,7 @@ async fn what_changes_nothing_is_no_change() {
 
 #[tokio::test]
 async fn an_account_ends_once() {
-    let (system, _files) = recorded().await;
+    let system = System::of_services().await;
     let callers = Callers::start(&system, &METHODS, PRIVATE);
     let mut reader = Reader::new(&callers);
     reader.begin().await;
@@ -565,7 +565,7 @@ async fn existing(system: &System, members: &[Member]) -> [BTreeSet<(u64, u64)>;
 
 #[tokio::test]
 async fn a_snapshot_and_the_changes_after_it_lead_to_what_exists() {
-    let (system, _files) = recorded().await;
+    let system = System::of_services().await;
     let callers = Callers::start(&system, &METHODS, PRIVATE);
     let (mut from_begin, mut from_snapshot) = (Reader::new(&callers), Reader::new(&callers));
     from_begin.begin().await;
@@ -614,7 +614,7 @@ async fn a_snapshot_and_the_changes_after_it_lead_to_what_exists() {
 
 #[tokio::test]
 async fn only_callers_with_the_right_see_changes_and_private_ones() {
-    let (system, _files) = recorded().await;
+    let system = System::of_services().await;
     let callers = Callers::start(&system, &METHODS, "");
     let mut reader = Reader::new(&callers);
     reader.begin().await;
@@ -665,7 +665,7 @@ async fn only_callers_with_the_right_see_changes_and_private_ones() {
 
 #[tokio::test]
 async fn streams_end_with_the_right_and_are_limited() {
-    let (system, _files) = recorded().await;
+    let system = System::of_services().await;
     let callers = Callers::start(&system, &METHODS, PRIVATE);
     let mut reader = Reader::new(&callers);
     reader.begin().await;
@@ -693,15 +693,4 @@ async fn streams_end_with_the_right_and_are_limited() {
     message(&mut public).await;
     callers.write("other", &METHODS, "");
     assert_eq!(ended(&mut public).await, Some(ErrorReason::CallerInvalid));
-}
-
-#[tokio::test]
-async fn without_a_database_there_is_no_feed() {
-    let system = crate::timeline_actions::without_jobs().await;
-    let callers = Callers::start(&system, &METHODS, "");
-    let expected = (Code::FailedPrecondition, ErrorReason::NoDatabase, [].as_slice());
-    let watch = callers.changes.clone().watch(by_caller(WatchRequest::default())).await;
-    assert_error("Watch", watch, expected);
-    let snapshot = callers.changes.clone().snapshot(by_caller(Default::default())).await;
-    assert_error("Snapshot", snapshot, expected);
 }

@@ -63,7 +63,7 @@ async fn end<T>(watch: &mut Streaming<T>) -> Status {
 
 #[tokio::test]
 async fn a_silent_stream_repeats_its_token_and_costs_no_call() {
-    let (system, _files, [ann, bob]) = with_notices().await;
+    let (system, [ann, bob]) = with_notices().await;
     system.follow(&ann, &bob).await;
     let gateway = with_flags(&system, &["--watch-heartbeat-ms=20"]);
     let mut posts = watch_home(&gateway, home(&ann, "")).await;

@@ -315,7 +315,7 @@ async fn named_posts_are_shown_as_view_post_shows_them(topology: Topology) {
     for viewer in [None, Some(viewer)] {
         let response = system.view_posts(viewer, &named, false).await;
         assert_eq!(response.posts, one_by_one(viewer).await);
-        assert_eq!((response.remaining_ids, response.unavailable_ids), (vec![], vec![]));
+        assert!(response.remaining_ids.is_empty());
     }
     let unasked = system.view_posts(Some(viewer), &named, true).await.posts;
     let edges_of = |id: u64| accounts.iter().find(|(account, _)| *account == id).unwrap().1;

@@ -11,7 +11,7 @@ use microblog_proto::{
     },
     notice::NoticeKind::{self, Comment, Follow, Like, Mention, Mutual, Reply, Repost},
 };
-use microblog_testkit::{Files, PATIENCE, at_daytime, eventually};
+use microblog_testkit::{PATIENCE, at_daytime, eventually};
 use tokio::time::{sleep, timeout};
 use tonic::{Code, Response, Streaming};
 
@@ -20,8 +20,7 @@ use crate::{
     errors::{Expected, TOKEN_INVALID, TOKEN_MISSING, assert_error, invalid},
     long_texts::{EMOJI, long},
     system::{
-        Member, PASSWORD, System, by_id, configured, email, gateway_service, names, recorded,
-        with_token,
+        Member, PASSWORD, System, by_id, configured, email, gateway_service, names, with_token,
     },
     timeline_actions::{post_ids, texts},
 };
@@ -34,9 +33,9 @@ pub(crate) const fn token_error(
 }
 
 /// Starts a system whose notice service follows the change feeds: it begins at their ends.
-async fn followed() -> (System, Files) {
+async fn followed() -> System {
     at_daytime().await;
-    let (system, files) = recorded().await;
+    let system = System::of_services().await;
     let [yann, zoe] = [system.join("yann").await, system.join("zoe").await];
     eventually("the feeds are followed", PATIENCE * 3, async || {
         // The services may not be ready yet.
@@ -61,12 +60,12 @@ async fn followed() -> (System, Files) {
         true
     })
     .await;
-    (system, files)
+    system
 }
 
 /// Ann, and Bob, by whom she has unread notices: of posts, of a comment, and without either.
-pub(crate) async fn with_notices() -> (System, Files, [Member; 2]) {
-    let (system, files) = followed().await;
+pub(crate) async fn with_notices() -> (System, [Member; 2]) {
+    let system = followed().await;
     let [ann, bob] = [system.join("ann").await, system.join("bob").await];
     let post = system.publish(&ann, "hello").await.id;
     system.follow(&bob, &ann).await;
@@ -74,7 +73,7 @@ pub(crate) async fn with_notices() -> (System, Files, [Member; 2]) {
     system.comment(&bob, post, "nice").await;
     system.like(&bob, post).await;
     system.until_unread(&ann, [(Follow, 1), (Mention, 1), (Comment, 1), (Like, 1)]).await;
-    (system, files, [ann, bob])
+    (system, [ann, bob])
 }
 
 /// What a notice shows: its kind, accounts, count, post and comment.
@@ -222,7 +221,7 @@ fn one(
 
 #[tokio::test]
 async fn each_kind_has_notices_for_the_account_that_it_concerns() {
-    let (system, _files) = followed().await;
+    let system = followed().await;
     let [ann, bob, cleo] =
         [system.join("ann").await, system.join("bob").await, system.join("cleo").await];
     // What an account does to itself concerns nobody.
@@ -283,7 +282,7 @@ async fn each_kind_has_notices_for_the_account_that_it_concerns() {
 
 #[tokio::test]
 async fn a_like_that_ends_vanishes_and_is_not_new_when_it_is_repeated() {
-    let (system, _files) = followed().await;
+    let system = followed().await;
     let [ann, bob] = [system.join("ann").await, system.join("bob").await];
     let post = system.publish(&ann, "hello").await.id;
     system.like(&bob, post).await;
@@ -300,7 +299,7 @@ async fn a_like_that_ends_vanishes_and_is_not_new_when_it_is_repeated() {
 
 #[tokio::test]
 async fn as_many_notices_are_unread_as_are_shown() {
-    let (system, _files) = followed().await;
+    let system = followed().await;
     let ann = system.join("ann").await;
     let post = system.publish(&ann, "hello").await.id;
     let (mut members, mut mentions, mut comments) = (Vec::new(), Vec::new(), Vec::new());
@@ -355,7 +354,7 @@ async fn as_many_notices_are_unread_as_are_shown() {
 
 #[tokio::test]
 async fn all_comments_of_notices_are_read_in_one_call() {
-    let (system, _files) = followed().await;
+    let system = followed().await;
     let [ann, bob] = [system.join("ann").await, system.join("bob").await];
     let posts = [system.publish(&ann, "one").await.id, system.publish(&ann, "two").await.id];
     for i in 0..60 {
@@ -386,7 +385,7 @@ async fn all_comments_of_notices_are_read_in_one_call() {
 
 #[tokio::test]
 async fn unread_notices_of_hidden_accounts_do_not_count_whichever_accounts_are_hidden() {
-    let (system, _files) = followed().await;
+    let system = followed().await;
     let ann = system.join("ann").await;
     let post = system.publish(&ann, "hello").await.id;
     let mut fans = Vec::new();
@@ -407,7 +406,7 @@ async fn unread_notices_of_hidden_accounts_do_not_count_whichever_accounts_are_h
 
 #[tokio::test]
 async fn marking_some_kinds_as_seen_leaves_the_others_unread_in_every_session() {
-    let (system, _files) = followed().await;
+    let system = followed().await;
     let [ann, bob] = [system.join("ann").await, system.join("bob").await];
     let login = gateway::LoginRequest { login: email("ann"), password: PASSWORD.to_owned() };
     let session = system.gateway().login(login).await.unwrap().into_inner();
@@ -437,7 +436,7 @@ async fn marking_some_kinds_as_seen_leaves_the_others_unread_in_every_session() 
 
 #[tokio::test]
 async fn acts_of_hidden_accounts_make_no_notice_unread() {
-    let (system, _files) = followed().await;
+    let system = followed().await;
     let [ann, bob, cleo] =
         [system.join("ann").await, system.join("bob").await, system.join("cleo").await];
     let [post, other] =
@@ -470,7 +469,7 @@ async fn acts_of_hidden_accounts_make_no_notice_unread() {
 
 #[tokio::test]
 async fn a_notice_that_arrives_after_the_token_stays_unread() {
-    let (system, _files) = followed().await;
+    let system = followed().await;
     let [ann, bob, cleo] =
         [system.join("ann").await, system.join("bob").await, system.join("cleo").await];
     let post = system.publish(&ann, "hello").await.id;
@@ -494,7 +493,7 @@ async fn a_notice_that_arrives_after_the_token_stays_unread() {
 
 #[tokio::test]
 async fn a_stream_sends_new_notices_and_resumes_without_a_gap() {
-    let (system, _files) = followed().await;
+    let system = followed().await;
     let [ann, bob, muted] =
         [system.join("ann").await, system.join("bob").await, system.join("muted").await];
     system.mute(&ann, &muted).await;
@@ -538,7 +537,7 @@ async fn a_stream_sends_new_notices_and_resumes_without_a_gap() {
 
 #[tokio::test]
 async fn a_large_update_is_split_into_messages() {
-    let (system, _files) = followed().await;
+    let system = followed().await;
     let [ann, bob] = [system.join("ann").await, system.join("bob").await];
     let since = next(&mut system.watch_notices(&ann, "").await).await.since_token;
     let mut expected = system.mention_ann(&bob, &ann, 40).await;
@@ -558,7 +557,7 @@ async fn a_large_update_is_split_into_messages() {
 
 #[tokio::test]
 async fn streams_of_notices_end_with_their_session_and_share_a_limit() {
-    let (system, _files) = followed().await;
+    let system = followed().await;
     let [ann, bob] = [system.join("ann").await, system.join("bob").await];
     let post = system.publish(&ann, "hello").await.id;
     let config = configured(&["--max-watches-per-viewer=2", "--session-check-ms=50"]);
@@ -586,7 +585,7 @@ async fn streams_of_notices_end_with_their_session_and_share_a_limit() {
 
 #[tokio::test]
 async fn mentions_are_posts_that_the_viewer_may_see() {
-    let (system, _files) = followed().await;
+    let system = followed().await;
     let [ann, bob, muted] =
         [system.join("ann").await, system.join("bob").await, system.join("muted").await];
     let post = system.publish(&ann, "hello, @ann").await.id;
@@ -629,7 +628,7 @@ async fn mentions_are_posts_that_the_viewer_may_see() {
 
 #[tokio::test]
 async fn pages_show_each_notice_once() {
-    let (system, _files) = followed().await;
+    let system = followed().await;
     let [ann, bob, muted] =
         [system.join("ann").await, system.join("bob").await, system.join("muted").await];
     let mut expected = system.mention_ann(&bob, &ann, 20).await;
@@ -675,7 +674,7 @@ async fn pages_show_each_notice_once() {
 
 #[tokio::test]
 async fn pages_of_the_longest_texts_end_early_and_show_each_notice_once() {
-    let (system, _files) = followed().await;
+    let system = followed().await;
     let [ann, bob] = [system.join("ann").await, system.join("bob").await];
     let root = system.publish(&ann, &long(0)).await.id;
     let comment = system.comment(&ann, root, "first").await.id;
@@ -701,7 +700,7 @@ async fn pages_of_the_longest_texts_end_early_and_show_each_notice_once() {
 
 #[tokio::test]
 async fn pages_of_mentions_with_the_longest_texts_go_on() {
-    let (system, _files) = followed().await;
+    let system = followed().await;
     let [ann, bob] = [system.join("ann").await, system.join("bob").await];
     // A hashtag is there twice: in the text, and as an entity.
     let tags = format!("#{}# ", EMOJI.repeat(98)).repeat(19);

@@ -15,11 +15,11 @@ use crate::{
     timeline_pages::tags,
 };
 
-/// The error while the archive is unavailable.
+/// The error while the database of post does not answer.
 const UNAVAILABLE: Expected = (Code::Unavailable, ErrorReason::StoreUnavailable, &[]);
 
 fn unavailable() -> Status {
-    let text = "the archive does not answer";
+    let text = "the database does not answer";
     status::with_reason(Code::Unavailable, ErrorReason::StoreUnavailable, text)
 }
 

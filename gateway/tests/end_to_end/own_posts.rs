@@ -38,7 +38,7 @@ fn rounds() -> impl Iterator<Item = (usize, usize)> {
 }
 
 /// Publishes with this many concurrent calls. Returns the posts of each author, if all calls
-/// returned before the delivery timeout: otherwise, the guarantee leaves them to the sweeper.
+/// returned before the delivery timeout: otherwise, the guarantee leaves them to the job.
 async fn publish(
     system: &System,
     authors: &[Member],

@@ -119,7 +119,7 @@ async fn a_read_of_an_ended_session_shows_nothing_and_reports_no_other_error() {
 
 #[tokio::test]
 async fn a_read_of_notices_of_an_ended_session_shows_nothing() {
-    let (system, _files, _) = with_notices().await;
+    let (system, _) = with_notices().await;
     let accounts = ["relation.BatchGetRelations", "user.Authenticate", "user.BatchGetUsers"];
     let calls = ["notice.ListNotices", "post.BatchGetComments", "post.BatchGetPosts"];
     let calls = [calls, accounts].concat();

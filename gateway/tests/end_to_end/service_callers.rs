@@ -422,7 +422,7 @@ async fn assert_notices_error(
 
 #[tokio::test]
 async fn a_caller_reads_and_marks_notices_of_an_account_as_it_would() {
-    let (system, _files, [ann, bob]) = with_notices().await;
+    let (system, [ann, bob]) = with_notices().await;
     let carl = system.join("carl").await;
     system.mention_ann(&carl, &ann, 1).await;
     system.mute(&ann, &carl).await;
@@ -454,7 +454,7 @@ async fn a_caller_reads_and_marks_notices_of_an_account_as_it_would() {
 
 #[tokio::test]
 async fn a_caller_without_rights_reads_no_notices_and_marks_none_as_seen() {
-    let (system, _files, [ann, _]) = with_notices().await;
+    let (system, [ann, _]) = with_notices().await;
     let before = system.unread(&ann).await;
     let token = system.notices(&ann, &[]).await.seen_token;
     system.recorder.calls();
@@ -471,7 +471,7 @@ async fn a_caller_without_rights_reads_no_notices_and_marks_none_as_seen() {
 
 #[tokio::test]
 async fn a_caller_reads_and_marks_notices_of_its_own_accounts_only() {
-    let (system, _files, [ann, bob]) = with_notices().await;
+    let (system, [ann, bob]) = with_notices().await;
     let methods = [&NOTICES[..], &["EnsureUser"]].concat();
     let mut gateway = Callers::start(&system, &methods, OWN).gateway;
     let eve = gateway.ensure_user(by_caller(ensure("1", "eve"))).await.unwrap().into_inner();
@@ -496,7 +496,7 @@ async fn a_caller_reads_and_marks_notices_of_its_own_accounts_only() {
 
 #[tokio::test]
 async fn a_stream_of_notices_ends_with_the_rights_of_its_caller() {
-    let (system, _files, [ann, bob]) = with_notices().await;
+    let (system, [ann, bob]) = with_notices().await;
     let post = system.publish(&ann, "one more").await.id;
     let mut own = system.watch_notices(&ann, "").await;
     next(&mut own).await;

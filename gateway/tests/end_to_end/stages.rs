@@ -124,7 +124,7 @@ async fn views_take_few_calls_in_few_stages() {
 
 #[tokio::test]
 async fn views_of_notices_take_few_calls_in_few_stages() {
-    let (system, _files, [ann, _]) = with_notices().await;
+    let (system, [ann, _]) = with_notices().await;
     for (kinds, cost) in [
         (&[][..], (5, 3)),
         (&[NoticeKind::Mention, NoticeKind::Like], (4, 3)),

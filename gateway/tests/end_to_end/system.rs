@@ -10,12 +10,12 @@ use microblog_chassis::{Peer, Service, Worker, serve};
 use microblog_gateway::{Config, Limits, Peers};
 use microblog_proto::{
     gateway::{self, UserRef, gateway_service_client::GatewayServiceClient, user_ref::Ref},
-    post::post_service_client::PostServiceClient,
+    post::{self, post_service_client::PostServiceClient},
     relation::{self, relation_service_client::RelationServiceClient},
     timeline::timeline_service_client::TimelineServiceClient,
     user::{self, user_service_client::UserServiceClient},
 };
-use microblog_testkit::{Database, Files, PATIENCE, Store, Topology, eventually, redis};
+use microblog_testkit::{Database, PATIENCE, Store, Topology, eventually, redis};
 use tokio::task::JoinSet;
 use tonic::Request;
 
@@ -33,8 +33,8 @@ pub(crate) enum Jobs {
     Run,
     /// All but those of the gateway, whose calls would be recorded.
     OfServices,
-    /// None, so that only the test causes changes, but those of user and relation, which change nothing that
-    /// is shown and let their caches answer.
+    /// None, so that only the test causes changes, but those of the services with databases, which let their
+    /// caches answer. Of these, post also delivers again what calls could not deliver.
     Rest,
 }
 
@@ -46,23 +46,6 @@ pub(crate) struct Flags<'a> {
     /// None: no rate limits.
     pub(crate) post: &'a [&'a str],
     pub(crate) timeline: &'a [&'a str],
-}
-
-/// Starts a system whose services have databases, without the gateway's jobs.
-pub(crate) async fn recorded() -> (System, Files) {
-    let files = Files::new();
-    let url =
-        |service: &str| format!("sqlite://{}", files.path(&format!("{service}.db")).display());
-    let [user, relation, post] = ["user", "relation", "post"].map(url);
-    let post = ["--posts-per-minute=0", "--comments-per-minute=0", "--database-url", &post];
-    let flags = Flags {
-        user: &["--database-url", &user],
-        relation: &["--database-url", &relation],
-        post: &post,
-        ..Flags::default()
-    };
-    let system = System::start_on(Topology::Single, Jobs::OfServices, flags).await;
-    (system, files)
 }
 
 pub(crate) struct System {
@@ -86,7 +69,12 @@ impl System {
         Self::start_on(Topology::Single, Jobs::Run, Flags::default()).await
     }
 
-    /// Waits until user and relation answer from their caches.
+    /// Starts a system without the gateway's jobs.
+    pub(crate) async fn of_services() -> Self {
+        Self::start_on(Topology::Single, Jobs::OfServices, Flags::default()).await
+    }
+
+    /// Waits until the services answer from their caches.
     pub(crate) async fn caches(&self, member: &Member) {
         let mut admin = self.store.nodes()[0].admin().await;
         eventually("the caches are trusted", PATIENCE, async || {
@@ -94,8 +82,10 @@ impl System {
             self.relation().batch_get_counts(request).await.unwrap();
             let request = user::AuthenticateRequest { token: member.token.clone() };
             self.user().authenticate(request).await.unwrap();
+            let request = post::ListUserPostsRequest { author_id: member.id, ..Default::default() };
+            self.post().list_user_posts(request).await.unwrap();
             let mut is_cached = true;
-            for keys in ["rel:*:following:*", "usr:*:sessions:*"] {
+            for keys in ["rel:*:following:*", "usr:*:sessions:*", "pst:*:author:*"] {
                 let keys = redis::cmd("KEYS").arg(format!("{keys}:{}", member.id)).take();
                 let keys: Vec<String> = keys.query_async(&mut admin).await.unwrap();
                 is_cached &= !keys.is_empty();
@@ -111,10 +101,10 @@ impl System {
         let (recorder, mut running) = (CallRecorder::default(), JoinSet::new());
         let user = user_service(&store.url("user"), flags.user).await;
         let relation = relation_service(&store.url("relation"), flags.relation).await;
-        let ready = [user.ready.clone(), relation.ready.clone()];
         // Calls between services are not recorded.
         let of_cached = if jobs == Jobs::Rest { Jobs::OfServices } else { jobs };
         let accounts = peer(without_jobs(&user), jobs, &mut running);
+        let mut ready = vec![user.ready.clone(), relation.ready.clone()];
         let user = peer(recorder.on(user), of_cached, &mut running);
         let graph = peer(without_jobs(&relation), jobs, &mut running);
         let relation = peer(recorder.on(relation), of_cached, &mut running);
@@ -123,11 +113,12 @@ impl System {
         let delivery = peer(without_jobs(&timeline), jobs, &mut running);
         let timeline = peer(recorder.on(timeline), jobs, &mut running);
         let post = post_service(&store.url("post"), flags.post, Some(delivery)).await;
+        ready.push(post.ready.clone());
         let posts = peer(without_jobs(&post), jobs, &mut running);
-        let post = peer(recorder.on(post), jobs, &mut running);
+        let post = peer(recorder.on(post), of_cached, &mut running);
         let notice = notice_service(&store.url("notice"), [accounts, graph, posts]).await;
         let notice = peer(recorder.on(notice), jobs, &mut running);
-        // A new cluster may need some time, and so does a database, which the jobs fill.
+        // A new cluster may need some time.
         for ready in ready {
             eventually("the store is ready", PATIENCE, async || ready().await).await;
         }
@@ -336,16 +327,17 @@ pub(crate) async fn notice_service(redis_url: &str, peers: [Peer; 3]) -> Service
     microblog_notice::service(&config, peers, Worker::ONLY).await.unwrap()
 }
 
+/// Starts a post service, with a database of its own unless the flags name one; without rate limits unless
+/// there are flags.
 pub(crate) async fn post_service(
     redis_url: &str,
     flags: &[&str],
     timeline: Option<Peer>,
 ) -> Service {
-    const UNLIMITED: &[&str] = &["--posts-per-minute", "0", "--comments-per-minute", "0"];
+    const UNLIMITED: &[&str] = &["--posts-per-minute=0", "--comments-per-minute=0"];
     let flags = if flags.is_empty() { UNLIMITED } else { flags };
-    let args = ["post", "--redis-url", redis_url].into_iter().chain(flags.iter().copied());
-    let config = microblog_post::Config::try_parse_from(args).unwrap();
-    microblog_post::service(&config, timeline, Worker::ONLY).await.unwrap()
+    let config = microblog_post::Config::try_parse_from(with_database("post", redis_url, flags));
+    microblog_post::service(&config.unwrap(), timeline, Worker::ONLY).await.unwrap()
 }
 
 /// Returns a peer that calls a service within the process, and starts the service's jobs.

@@ -8,7 +8,7 @@ use microblog_proto::{
     common::ErrorReason,
     gateway::{self, gateway_service_client::GatewayServiceClient},
 };
-use microblog_testkit::{eventually, free_port};
+use microblog_testkit::{Database, Topology, eventually, free_port};
 use tokio::time::Instant;
 use tonic::Code;
 
@@ -18,7 +18,7 @@ use crate::{
         invalid,
     },
     outages::{gateway_to, peer_at},
-    system::{Member, System, by_id, config, post_service, with_token},
+    system::{Flags, Jobs, Member, System, by_id, config, post_service, with_token},
     timeline_actions::{SOON, without_jobs},
 };
 
@@ -189,10 +189,14 @@ async fn calls_work_without_services_that_they_do_not_need() {
 
 #[tokio::test]
 async fn posts_made_during_an_outage_of_the_timeline_service_arrive_later() {
-    let system = System::start().await;
+    let database = Database::sqlite();
+    let url = database.url();
+    let post = ["--database-url", &url, "--posts-per-minute", "0", "--comments-per-minute", "0"];
+    let flags = Flags { post: &post, ..Flags::default() };
+    let system = System::start_on(Topology::Single, Jobs::Run, flags).await;
     let [ann, bob] = [system.join("ann").await, system.join("bob").await];
     system.follow(&ann, &bob).await;
-    let service = post_service(&system.store.url("post"), &[], Some(unavailable_peer())).await;
+    let service = post_service(&system.store.url("post"), &post, Some(unavailable_peer())).await;
     let post = Peer::local(&service, &config().chassis);
     let mut gateway =
         gateway_to(Peers { post, timeline: unavailable_peer(), ..system.peers.clone() });

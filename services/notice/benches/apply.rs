@@ -27,7 +27,7 @@ const ACCOUNTS: u64 = 200;
 /// Rounds. The least disturbed one counts.
 const ROUNDS: usize = 20;
 
-/// A day since 2024, and its notices of follows.
+/// A day since 2006, and its notices of follows.
 const DAY: u64 = 900;
 const NAMES: [&str; 2] = ["f900", "u900"];
 

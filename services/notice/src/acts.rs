@@ -115,11 +115,18 @@ pub(crate) struct Comment {
     pub(crate) text: Text,
 }
 
+impl Comment {
+    fn key(&self) -> (u64, u64) {
+        (self.post_id, self.id)
+    }
+}
+
 /// What is read for changes.
 #[derive(Default)]
 struct Context {
     posts: IdMap<u64, Text>,
-    comments: IdMap<u64, Comment>,
+    /// By their posts and ids: comments on different posts may have the same id.
+    comments: IdMap<(u64, u64), Comment>,
     /// The accounts of mentioned names.
     named: HashMap<String, u64>,
     /// The follows that are answers: pairs of the follower and the account that followed first.
@@ -149,6 +156,7 @@ async fn read(peers: &Peers, changes: &[common::Change]) -> Result<Context, Stat
     for change in changes {
         let common::Change { post_id, repost_id, comment_id, user_id, target_id, .. } = *change;
         match (change.kind(), change.ended) {
+            _ if change.imported => {}
             (ChangeKind::Post, false) | (ChangeKind::Like, _) | (ChangeKind::Repost, true) => {
                 post_ids.insert(post_id);
             }
@@ -173,7 +181,7 @@ async fn read(peers: &Peers, changes: &[common::Change]) -> Result<Context, Stat
     Ok(Context {
         named: peers.named(names.into_iter().collect()).await?,
         posts: posts.into_iter().collect(),
-        comments: comments.into_iter().map(|comment| (comment.id, comment)).collect(),
+        comments: comments.into_iter().map(|comment| (comment.key(), comment)).collect(),
         answers,
     })
 }
@@ -208,7 +216,7 @@ fn add(collected: &mut Collected, context: &Context, change: &common::Change, at
                 }
             }
         }
-        (ChangeKind::Post, false) => {
+        (ChangeKind::Post, false) if !change.imported => {
             if let Some((text, id)) = context.posts.get(&post_id).zip(PostId::new(post_id)) {
                 for mentioned in mentioned(context, text, post_id) {
                     let what = What::Mention(Subject::Mention(id));
@@ -216,14 +224,15 @@ fn add(collected: &mut Collected, context: &Context, change: &common::Change, at
                 }
             }
         }
-        (ChangeKind::Comment, false) => add_comment(collected, context, comment_id, at),
+        (ChangeKind::Comment, false) => add_comment(collected, context, (post_id, comment_id), at),
         _ => {}
     }
 }
 
 /// Adds the notices of a comment: each account gets one.
-fn add_comment(collected: &mut Collected, context: &Context, comment_id: u64, at: At) {
-    let Some(comment) = context.comments.get(&comment_id) else { return };
+fn add_comment(collected: &mut Collected, context: &Context, key: (u64, u64), at: At) {
+    let Some(comment) = context.comments.get(&key) else { return };
+    let comment_id = comment.id;
     let ids = PostId::new(comment.post_id).zip(CommentId::new(comment_id));
     let post = context.posts.get(&comment.post_id);
     let Some((post, (post_id, id))) = post.zip(ids) else { return };
@@ -272,7 +281,7 @@ mod tests {
             posts: [post(40 << 12, 1 << 12, &entities), post(60 << 12, 2 << 12, &[])]
                 .into_iter()
                 .collect(),
-            comments: [(comment.id, comment)].into_iter().collect(),
+            comments: [(comment.key(), comment)].into_iter().collect(),
             named: [("ann", 1), ("bob", 2), ("cleo", 4), ("eve", 45)]
                 .map(|(name, id)| (name.to_owned(), id << 12))
                 .into(),

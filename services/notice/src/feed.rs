@@ -45,9 +45,6 @@ const FAILED_RETRY: Duration = Duration::from_secs(2);
 /// or is replaced.
 const STARTING: Duration = Duration::from_secs(30);
 
-/// The wait while a service has no database.
-const NO_DATABASE_RETRY: Duration = Duration::from_secs(10);
-
 /// A service whose change feed is followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
@@ -99,20 +96,11 @@ impl Follower {
                 sleep(RETRY).await;
                 continue;
             };
-            let reason = match &error {
-                Error::Peer(status) => status::reason_of(status),
-                _ => None,
-            };
             // If this fails, the claim ends by itself.
             let _ = self.store.release_feed(self.source, &holder).await;
             outage.log(self.source, &error);
-            if reason == Some(ErrorReason::NoDatabase) {
-                self.metrics.has_none(self.source);
-                sleep(NO_DATABASE_RETRY).await;
-            } else {
-                self.metrics.cannot_read(self.source);
-                sleep(FAILED_RETRY).await;
-            }
+            self.metrics.cannot_read(self.source);
+            sleep(FAILED_RETRY).await;
         }
     }
 

@@ -61,9 +61,7 @@ impl Metrics {
             read_until: meter
                 .f64_gauge("microblog.notice.feed.read_until")
                 .with_unit("s")
-                .with_description(
-                    "The Unix time until when all recorded changes are applied, by service",
-                )
+                .with_description("The Unix time until when all changes are applied, by service")
                 .build(),
             is_exported: Arc::default(),
         }
@@ -99,13 +97,6 @@ impl Metrics {
     /// would tell how late it is.
     pub(crate) fn cannot_read(&self, source: Source) {
         self.claimed(source, now());
-    }
-
-    /// Records that there is no feed: nothing of it is late.
-    pub(crate) fn has_none(&self, source: Source) {
-        if self.is_exported[source as usize].load(Ordering::Relaxed) {
-            self.read(source, now());
-        }
     }
 
     /// Counts a gap in a feed.

@@ -24,7 +24,7 @@ pub(crate) const KINDS: [(NoticeKind, char); 7] = [
 /// What a notice is about. An account has one notice of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Subject {
-    /// Follows of a day: days since 2024.
+    /// Follows of a day: days since 2006.
     Follows { day: u64, is_mutual: bool },
     /// Likes of a post.
     Likes(PostId),
@@ -39,7 +39,7 @@ pub(crate) enum Subject {
 impl Subject {
     /// Returns the subject of a follow.
     pub(crate) fn follow(version: Stamp, is_mutual: bool) -> Self {
-        // A stamp begins with milliseconds since 2024.
+        // A stamp begins with milliseconds since 2006.
         let day = (version.get() >> 12) / DAY.as_millis() as u64;
         Self::Follows { day, is_mutual }
     }

@@ -90,9 +90,6 @@ impl Peers {
                 let request =
                     post::BatchGetPostsRequest { post_ids, viewer_id: 0, allow_partial: true };
                 let response = call(self.post().batch_get_posts(request)).await?;
-                if !response.unavailable_ids.is_empty() {
-                    return Err(Status::unavailable("the archive is unavailable"));
-                }
                 let text = |post: Post| (post.id, Text::new(post.author_id, &post.entities));
                 posts.extend(response.posts.into_iter().map(text));
                 post_ids = response.remaining_ids;
@@ -109,9 +106,6 @@ impl Peers {
             while !comments.is_empty() {
                 let request = post::BatchGetCommentsRequest { comments, allow_partial: true };
                 let response = call(self.post().batch_get_comments(request)).await?;
-                if !response.unavailable.is_empty() {
-                    return Err(Status::unavailable("the archive is unavailable"));
-                }
                 found.extend(response.comments.into_iter().map(|comment| Comment {
                     id: comment.id,
                     post_id: comment.post_id,

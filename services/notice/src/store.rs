@@ -61,7 +61,7 @@ pub(crate) struct Progress {
     /// When it was read anew, in milliseconds since 1970; 0 if never. Numbers of changes are comparable
     /// within a generation.
     pub(crate) generation: u64,
-    /// Until when all recorded changes are applied, in milliseconds since 1970; 0 if it is not known.
+    /// Until when all changes are applied, in milliseconds since 1970; 0 if it is not known.
     pub(crate) read_until: u64,
 }
 

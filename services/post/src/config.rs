@@ -5,8 +5,6 @@ use std::net::SocketAddr;
 use microblog_chassis as chassis;
 use microblog_keyspace as keyspace;
 
-use crate::archive;
-
 /// The post service of microblog: posts, reposts, likes and comments.
 #[derive(Clone, clap::Parser)]
 #[command(name = "microblog-post", version = microblog_chassis::VERSION)]
@@ -35,23 +33,13 @@ pub struct Config {
     /// Rate limit: comments of an account per minute, likewise
     #[arg(long, env = "MICROBLOG_COMMENTS_PER_MINUTE", value_name = "COUNT", default_value_t = 60)]
     pub comments_per_minute: u32,
-    /// Rate limit: archived posts that an account may restore to Redis per minute by liking,
-    /// commenting or undoing either; likewise
-    #[arg(long, env = "MICROBLOG_RESTORES_PER_MINUTE", value_name = "COUNT", default_value_t = 30)]
-    pub restores_per_minute: u32,
     /// Limits, deadlines, logs and telemetry.
     #[command(flatten)]
     pub chassis: chassis::Config,
-    /// Redis, the hot store.
+    /// Redis connection.
     #[command(flatten)]
     pub redis: keyspace::Config,
-    /// The database: the archive.
+    /// The database that has the posts.
     #[command(flatten)]
     pub database: microblog_record::Config,
-    /// When a change is acknowledged.
-    #[command(flatten)]
-    pub durability: microblog_record::DurabilityConfig,
-    /// What is evicted to the archive.
-    #[command(flatten)]
-    pub archive: archive::Config,
 }

@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use microblog_chassis::status;
 use microblog_domain::{Invalid, TokenError};
-use microblog_keyspace as keyspace;
 use microblog_proto::common::ErrorReason;
-use microblog_record::RecordError;
+use microblog_storage::{ReadError, WriteError, of_database};
 use tonic::{Code, Status};
+
+use crate::steps::Rejection;
 
 /// Why a call is rejected or fails.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(crate) enum Error {
     /// Fields of the request are not valid.
     #[error("the request is not valid")]
     Invalid(Vec<Invalid>),
@@ -36,28 +37,24 @@ pub enum Error {
     /// The author exceeds the rate limit of comments.
     #[error("rate limit of comments exceeded")]
     CommentsThrottled(Duration),
-    /// The account exceeds the rate limit of restores.
-    #[error("rate limit of restores exceeded")]
-    RestoresThrottled(Duration),
     /// The author's account is deleted.
     #[error("no such account")]
     AccountDeleted,
-    /// Redis failed.
-    #[error("the store failed")]
-    Store(#[from] keyspace::Error),
-    /// Redis is at its memory limit, after a repost was stored or deleted: a post that counts it is in
-    /// the archive, and cannot be restored to Redis. The sweeper notifies it later.
-    #[error("a post is not notified of its repost")]
-    NotNotified(#[source] keyspace::Error),
-    /// The archive failed.
-    #[error("the archive failed")]
-    Archive(#[from] microblog_record::Error),
-    /// Changes were not recorded.
-    #[error("recording failed")]
-    Record(#[source] RecordError),
-    /// All attempts failed because the post moved between the tiers during each.
-    #[error("the post moved between tiers during every attempt")]
-    RetriesExhausted,
+    /// Ids would be too far ahead of the time.
+    #[error("ids are ahead of the clock")]
+    ClockAhead,
+    /// All ids of the time of an imported post, of which this is the index, are those of other posts.
+    #[error("too many posts of the author have this time")]
+    TimeTaken(usize),
+    /// A change was not written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// A read failed.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The database failed.
+    #[error(transparent)]
+    Database(#[from] microblog_record::Error),
     /// The timeline service failed.
     #[error("delivery to the timeline service failed")]
     Timeline(#[source] Status),
@@ -69,26 +66,18 @@ impl From<Invalid> for Error {
     }
 }
 
-impl From<RecordError> for Error {
-    fn from(error: RecordError) -> Self {
-        match error {
-            RecordError::Database(error) => Self::Archive(error),
-            RecordError::Redis(error) => Self::Store(error),
-            error => Self::Record(error),
-        }
-    }
-}
-
-impl Error {
-    /// Returns whether an immediate retry is pointless: a dependency is unavailable or full.
-    pub(crate) fn is_outage(&self) -> bool {
-        match self {
-            Self::Timeline(status) => status::is_service_unavailable(status),
-            Self::Store(keyspace::Error::Mismatched) => true,
-            Self::Store(error) => error.is_unavailable() || error.is_full(),
-            Self::NotNotified(_) => true,
-            Self::Archive(error) => error.is_unavailable(),
-            _ => false,
+impl From<Rejection> for Error {
+    fn from(rejection: Rejection) -> Self {
+        match rejection {
+            Rejection::PostNotFound => Self::PostNotFound,
+            Rejection::CommentNotFound => Self::CommentNotFound,
+            Rejection::NotTheAuthor => Self::NotTheAuthor,
+            Rejection::AccountDeleted => Self::AccountDeleted,
+            Rejection::ClockAhead => Self::ClockAhead,
+            // Of a call with one post.
+            Rejection::TimeTaken => Self::TimeTaken(0),
+            Rejection::PostsThrottled(wait) => Self::PostsThrottled(wait),
+            Rejection::CommentsThrottled(wait) => Self::CommentsThrottled(wait),
         }
     }
 }
@@ -116,27 +105,14 @@ impl From<Error> for Status {
             Error::CommentsThrottled(wait) => {
                 status::throttled(ErrorReason::CommentsThrottled, text, wait)
             }
-            Error::RestoresThrottled(wait) => {
-                status::throttled(ErrorReason::RateLimited, text, wait)
+            Error::ClockAhead => status::clock_ahead(),
+            Error::TimeTaken(index) => {
+                status::invalid([Invalid::new(format!("posts[{index}].created_at"), text)])
             }
-            Error::Store(store) => store.into(),
-            Error::NotNotified(full) => {
-                full.log();
-                status::incomplete_while_full()
-            }
-            Error::Archive(archive) if archive.is_unavailable() => {
-                let error = &archive as &dyn std::error::Error;
-                tracing::warn!(error, "archive unavailable");
-                status::store_unavailable()
-            }
-            Error::Archive(archive) => {
-                tracing::error!(error = &archive as &dyn std::error::Error, "the archive failed");
-                status::internal()
-            }
-            // Only the evictor sees this error.
-            Error::Record(_) => status::internal(),
-            Error::RetriesExhausted => status::store_unavailable(),
-            // Calls do not fail when a delivery does: only the sweeper sees this error.
+            Error::Write(error) => error.into(),
+            Error::Read(error) => error.into(),
+            Error::Database(error) => of_database(&error),
+            // Calls do not fail when a delivery does: only the job that repeats it sees this error.
             Error::Timeline(status) => status,
         }
     }

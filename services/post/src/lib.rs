@@ -1,37 +1,32 @@
 //! The post service: posts, reposts, likes and comments.
 //!
-//! A post and everything that belongs to it lie in one partition, its author's; the post's id names
-//! it. One atomic step changes a list together with its count. Work that crosses partitions or
-//! services, such as repost counts and delivery to timelines, is a [saga that survives
-//! crashes](Posts). Posts live in two tiers: Redis is the [hot store](Store), a SQL database the
-//! [archive](Archive); [`TieredStore`] reads both.
+//! The database has the posts. A call that writes is one transaction (`group`): it locks the rows of its
+//! account and of the posts that it changes, and `steps` has the rules. So the counts of a post are the
+//! lengths of its lists, and the ids of an author's posts, and of a post's comments, are in the order of commits. Redis and the processes cache what is read often
+//! (`items`): a post with its counts, the newest part of its lists, the newest posts of an account, and which
+//! posts it likes.
 //!
-//! The service calls only the timeline service, to deliver new posts. It does not store whether an
-//! account exists or who blocks whom. It rejects posts of accounts that are marked as
-//! [deleted](Store::forget).
+//! The service calls only the timeline service, to deliver new posts. It does not know which accounts exist or
+//! who blocks whom. A deleted account cannot write any more.
 
-mod archive;
 mod background;
 mod changes;
 mod config;
+mod deletion;
 mod delivery;
 mod entities;
-mod erasure;
 mod error;
-mod evictor;
-mod forget;
-mod journal;
-mod keys;
+mod group;
+mod items;
+mod lists;
 mod metrics;
+mod partitions;
 mod post;
 mod posts;
-mod reactions;
-mod record;
-mod repair;
+mod rate;
 mod rpc;
-mod store;
-mod sweeper;
-mod tiered_store;
+mod steps;
+mod tables;
 mod verify;
 mod wire;
 
@@ -39,93 +34,75 @@ use std::{process::ExitCode, sync::Arc};
 
 use clap::Parser as _;
 use microblog_chassis::{AddressError, CallAuthorizer, Peer, Service, ServiceListener, Worker};
-use microblog_keyspace as keyspace;
+use microblog_keyspace::{self as keyspace, Keyspace};
 use microblog_proto::post::{
     PostServiceGuard, PostServiceHandler,
     post_service_server::{PostServiceServer, SERVICE_NAME},
 };
+use microblog_record::Database;
+use microblog_storage::{Cache, Item as _, Reader, Tables, Trust, Writer};
 use tonic::service::Routes;
 
-pub use archive::{Archive, Config as ArchiveConfig};
 pub use config::Config;
-pub use delivery::Delivery;
-pub use erasure::Eraser;
-pub use error::Error;
-pub use evictor::{Evictions, Evictor};
-pub use forget::forget_marked;
-pub use journal::{JournalEntry, Reaction, ReactionList};
-pub use post::{
-    Backlink, BacklinkUpdate, Comment, CommentContent, Content, Counts, ListLengths, MadeByRequest,
-    Origin, Post, PostPage, Reply, Root, Snapshot, WithRoot,
+
+use crate::{
+    delivery::Delivery, group::Calls, items::PostItem, partitions::Partitions, posts::Posts,
+    steps::Limits, tables::MIGRATIONS,
 };
-pub use posts::Posts;
-pub use reactions::Reactions;
-pub use record::{PostTables, recorder};
-pub use repair::Repair;
-pub use store::{
-    AddedComment, CommentAdmission, Job, List, PostCount, PostDeletion, Presence, Published,
-    RestoreOutcome, Store,
-};
-pub use sweeper::Sweeper;
-pub use tiered_store::TieredStore;
-pub use verify::{Report, partition as verify_partition};
 
 /// Why the service does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The Redis address is not valid.
-    #[error("the store cannot be opened")]
-    Store(#[from] keyspace::Error),
-    /// The archive address is not valid, or no service can use the database.
-    #[error("the archive cannot be opened")]
-    Archive(#[from] microblog_record::OpenError),
+    #[error("the cache cannot be opened")]
+    Cache(#[from] keyspace::Error),
+    /// The address of the database is not valid, or no service can use the database.
+    #[error("the database cannot be opened")]
+    Database(#[from] microblog_record::OpenError),
     /// The address of the timeline service is not valid.
     #[error("the address of the timeline service is not valid")]
     Timeline(#[from] AddressError),
 }
 
-/// Returns the service as one worker of a process runs it. Without a timeline service, all posts
-/// count as delivered. Succeeds while Redis and the archive are unavailable.
+/// Returns the service for one worker thread of a process. Without a timeline service, all posts count as
+/// delivered. Does not wait for Redis.
 pub async fn service(
     config: &Config,
     timeline: Option<Peer>,
     worker: Worker,
 ) -> Result<Service, StartError> {
-    let store = Store::open(config)?;
-    let archive = Archive::open(&config.database)?;
-    if let Some(archive) = archive.as_ref().filter(|_| worker.is_first()) {
-        archive.database().check_at_start().await?;
+    let database = Database::open(&config.database)?;
+    if worker.is_first() {
+        database.check_at_start().await?;
     }
-    if let Some(file) = archive.as_ref().filter(|archive| archive.database().is_embedded()) {
-        // Reads may arrive before the recorder migrates the database.
-        if let Err(error) = file.migrate().await {
-            let error = &error as &dyn std::error::Error;
-            tracing::warn!(error, "archive unavailable at start");
-        }
+    let keyspace = Keyspace::open(&config.redis, PostItem::LIBRARY)?;
+    let limits = Limits { posts: config.posts_per_minute, comments: config.comments_per_minute };
+    let cache = Cache::new(keyspace.clone());
+    let tables = Tables::new(database, &MIGRATIONS);
+    let trust = Trust::start(tables.clone(), keyspace.clone(), PostItem::PREFIX);
+    let start_writer = || {
+        let calls = Calls { limits, partitions: Partitions::default() };
+        Writer::start(calls, tables.clone(), cache.clone(), trust.clone())
+    };
+    let delivery = Delivery::new(tables.clone(), timeline);
+    let posts = Posts {
+        reader: Reader::new(tables.clone(), keyspace.clone(), trust.clone()),
+        tables: tables.clone(),
+        writer: start_writer(),
+        delivery: delivery.clone(),
+    };
+    let mut background = vec![background::job(&delivery)];
+    if worker.is_first() {
+        background.extend(background::jobs(&tables, &keyspace, start_writer(), &delivery));
     }
-    let tiered = TieredStore::new(store.clone(), archive.clone(), config.archive.warm_window);
-    let delivery = Delivery::new(store.clone(), timeline);
-    let posts = Posts::new(tiered.clone(), delivery.clone());
-    let recorder = archive
-        .as_ref()
-        .map(|archive| Arc::new(record::recorder(&store, archive, &config.archive)));
-    config.durability.set_up(recorder.as_ref())?;
-    let rpc = rpc::Rpc::new(tiered.clone(), posts, recorder);
-    let rpc = Arc::new(PostServiceGuard::new(rpc, CallAuthorizer));
+    let rpc = Arc::new(PostServiceGuard::new(rpc::Rpc::new(posts), CallAuthorizer));
     let handler: PostServiceHandler = rpc.clone();
     let server = PostServiceServer::from_arc(rpc)
         .max_decoding_message_size(config.chassis.max_message_bytes);
-    let mut background = Vec::new();
-    if worker.is_first() {
-        background.extend(background::jobs(&tiered, &delivery, &config.chassis));
-        if let Some(archive) = Archive::open(&config.database)? {
-            // The recorder's runtime needs its own connections.
-            background.push(background::archiving(Store::open(config)?, archive, &config.archive));
-        }
-    }
+    // Without Redis, the database answers.
     let ready = Arc::new(move || {
-        let store = store.clone();
-        Box::pin(async move { store.is_ready().await }) as _
+        let tables = tables.clone();
+        Box::pin(async move { tables.database().await.is_ok() }) as _
     });
     let handler = Some(Arc::new(handler) as _);
     Ok(Service {

@@ -1,68 +1,58 @@
-//! Metrics of the archive, for OpenTelemetry. Cheap when no exporter is configured.
+//! Metrics of deliveries and deletions, for OpenTelemetry. Cheap when no exporter is configured.
 
-use std::time::SystemTime;
+use std::time::Duration;
 
-use opentelemetry::{
-    global,
-    metrics::{Counter, Gauge},
-};
+use opentelemetry::{KeyValue, global, metrics::Gauge};
 
-/// The instruments of the service.
+/// The instruments of the posts that wait to be delivered.
 #[derive(Clone, Debug)]
-pub(crate) struct Metrics {
-    evictable: Counter<u64>,
-    evicted: Counter<u64>,
-    missing: Counter<u64>,
-    backed_up_until: Gauge<f64>,
+pub(crate) struct DeliveryMetrics {
+    undelivered: Gauge<u64>,
+    age: Gauge<f64>,
 }
 
-impl Metrics {
+impl DeliveryMetrics {
     /// Returns the instruments of the process's meter.
     pub(crate) fn new() -> Self {
         let meter = global::meter("microblog-post");
-        let metrics = Self {
-            evictable: meter
-                .u64_counter("microblog.post.archive.evictable")
-                .with_description("Posts that became evictable")
-                .with_unit("{post}")
-                .build(),
-            evicted: meter
-                .u64_counter("microblog.post.archive.evicted")
-                .with_description("Posts that were evicted from Redis")
-                .with_unit("{post}")
-                .build(),
-            missing: meter
-                .u64_counter("microblog.post.archive.missing")
-                .with_description("Posts that neither Redis nor a restored database has")
-                .with_unit("{post}")
-                .build(),
-            // A time and not an age, which would stand still where a process has ceased to measure it.
-            backed_up_until: meter
-                .f64_gauge("microblog.post.archive.backed_up_until")
-                .with_description("The Unix time of the last backup of the database")
-                .with_unit("s")
-                .build(),
-        };
-        // Counters exist from the start, so that the first increment shows as a rate.
-        metrics.add_evictions(0, 0);
-        metrics.add_missing(0);
-        metrics
+        let undelivered = meter
+            .u64_gauge("microblog.post.undelivered")
+            .with_description("Posts that calls could not deliver to the timelines")
+            .with_unit("{post}")
+            .build();
+        let age = meter
+            .f64_gauge("microblog.post.undelivered.age")
+            .with_description("Age of the oldest post that calls could not deliver")
+            .with_unit("s")
+            .build();
+        Self { undelivered, age }
     }
 
-    /// Counts posts that became evictable, and posts that were evicted.
-    pub(crate) fn add_evictions(&self, evictable: u64, evicted: u64) {
-        self.evictable.add(evictable, &[]);
-        self.evicted.add(evicted, &[]);
+    /// Records how many posts wait, and the age of the oldest one.
+    pub(crate) fn note(&self, undelivered: u64, age: Duration) {
+        self.undelivered.record(undelivered, &[]);
+        self.age.record(age.as_secs_f64(), &[]);
+    }
+}
+
+/// The instruments of what is being deleted.
+#[derive(Clone, Debug)]
+pub(crate) struct DeletionMetrics(Gauge<u64>);
+
+impl DeletionMetrics {
+    /// Returns the instruments of the process's meter.
+    pub(crate) fn new() -> Self {
+        let meter = global::meter("microblog-post");
+        let gauge = meter
+            .u64_gauge("microblog.post.deleting")
+            .with_description("Deleted accounts and posts of which something remains")
+            .with_unit("{item}")
+            .build();
+        Self(gauge)
     }
 
-    /// Counts posts that neither store has.
-    pub(crate) fn add_missing(&self, posts: u64) {
-        self.missing.add(posts, &[]);
-    }
-
-    /// Records the moment of the last backup.
-    pub(crate) fn set_backed_up_until(&self, time: SystemTime) {
-        let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        self.backed_up_until.record(since.as_secs_f64(), &[]);
+    /// Records how many there are of a kind: `account` or `post`.
+    pub(crate) fn note(&self, kind: &'static str, count: u64) {
+        self.0.record(count, &[KeyValue::new("kind", kind)]);
     }
 }

@@ -1,357 +1,387 @@
-//! Publishing, reposting and deleting posts: a saga that survives a crash at any moment.
-//!
-//! A post lies in its author's partition. Others learn of it: the timeline service, and for a
-//! repost the posts that count it (its root and the reposted post), which lie in partitions of
-//! their own. No transaction spans them. The steps:
-//!
-//! 1. *Write*, one atomic step in the author's partition. It stores the post under its idempotency
-//!    key, with an entry in `outbox`, and one in `pending` for each post that counts it. A deletion
-//!    removes the whole post, and adds its entries to `pending`.
-//! 2. *Notify*, one atomic step in the partition of each post that counts the repost: its list and
-//!    count change together. A tombstone keeps a deleted repost from coming back, and a repeated
-//!    update changes nothing. In parallel, *deliver*: one call of the timeline service.
-//! 3. *Confirm*, in the author's partition: the entries are removed, those of `pending` only if no
-//!    newer one of the same repost replaced them.
-//!
-//! A call answers after step 3, whether or not the delivery succeeded. Only a repeated deletion may
-//! find nothing left, and answer before the counting posts are notified. A sweeper of any replica
-//! completes stale entries of `pending` and `outbox` from the current state. Steps 2 and 3 may be
-//! repeated and reordered in any way; the final state is the same.
-//!
-//! Invariants, when no call is in flight: a repost is on the list of each existing post that counts
-//! it, and on no other; a post's counts are the lengths of its lists; `pending` and `outbox` are
-//! empty.
+//! The calls: posts, reposts, likes and comments.
 
-use std::hash::Hash;
+use std::collections::HashMap;
 
-use microblog_domain::{IdMap, IdSet, PostId, RequestId, UserId};
+use microblog_domain::{CommentId, IdMap, IdSet, PostId, RequestId, UserId, deduplicated};
+use microblog_record::{Database, number_rows, sql::statement};
+use microblog_storage::{Contents, Part, ReadError, Reader, Tables, Whole, Writer};
+use sha2::{Digest as _, Sha256};
 
 use crate::{
     delivery::Delivery,
     error::Error,
-    post::{Backlink, BacklinkUpdate, Content, Counts, Origin, Post, Root, WithRoot},
-    store::{PostDeletion, Published},
-    tiered_store::{ATTEMPTS, TieredStore},
+    group::Calls,
+    items::{LikedEntry, PostItem, read_post},
+    post::{Comment, Content, Counts, Origin, Post, Root, WithRoot},
+    steps::{CANDIDATES, Call, Made, Outcome, Rejection},
+    tables::{packed, post, read_packed, user},
 };
 
-/// Publishes, reads and deletes posts.
+/// The most imported posts of one author and time: their ids are of the next 128 milliseconds.
+const SAME_TIME_MAX: usize = 512;
+
+/// Publishes, reads and deletes posts and what belongs to them. Cheap to clone.
 #[derive(Clone)]
-pub struct Posts {
-    tiered: TieredStore,
-    delivery: Delivery,
+pub(crate) struct Posts {
+    pub(crate) reader: Reader<PostItem>,
+    pub(crate) tables: Tables,
+    pub(crate) writer: Writer<Calls>,
+    pub(crate) delivery: Delivery,
 }
 
 impl Posts {
-    /// Returns the operations on a tiered store, with a delivery for new posts.
-    pub fn new(tiered: TieredStore, delivery: Delivery) -> Self {
-        Self { tiered, delivery }
-    }
-
     /// Publishes a post, or returns the one that the same request made.
-    pub async fn create(
+    pub(crate) async fn create(
         &self,
         author: UserId,
         request: RequestId,
         text: String,
     ) -> Result<Post, Error> {
-        self.publish(Content { author, text, origin: None }, request).await
+        self.publish(author, request, text, None).await
     }
 
     /// Publishes a repost, or returns the one that the same request made.
-    pub async fn repost(
+    pub(crate) async fn repost(
         &self,
         author: UserId,
         request: RequestId,
         reposted: PostId,
         text: String,
     ) -> Result<WithRoot, Error> {
-        // Checked first: a repeated request may name a post that has since been deleted.
-        let made = self.tiered.store().post_by_request(author, request);
-        let (made, target) = futures::join!(made, self.tiered.post(reposted, None));
-        let content = match made? {
-            Some(id) => {
-                let known = self.tiered.post(id, None).await?.ok_or(Error::PostNotFound)?.content;
-                let same = |origin: Origin| origin.reposted == reposted && known.text == text;
-                if known.origin.is_some_and(same) {
-                    known
-                } else {
-                    return Err(Error::RequestReused);
-                }
-            }
-            None => {
-                let target = target?.ok_or(Error::PostNotFound)?;
-                let root = target.content.origin.map_or(reposted, |origin| origin.root);
-                if root != reposted && self.tiered.exist(&[root]).await? != [true] {
-                    return Err(Error::PostNotFound);
-                }
-                Content { author, text, origin: Some(Origin { root, reposted }) }
-            }
-        };
-        let post = self.publish(content, request).await?;
-        self.with_root(post, Some(author)).await
+        let post = self.publish(author, request, text, Some(reposted)).await?;
+        let mut posts = self.with_roots(vec![post], Some(author)).await?;
+        posts.pop().ok_or(Error::PostNotFound)
     }
 
-    async fn publish(&self, content: Content, request: RequestId) -> Result<Post, Error> {
-        match self.tiered.store().publish(&content, request).await? {
-            Published::New(id) => {
-                self.complete_new(id, &content).await?;
+    async fn publish(
+        &self,
+        author: UserId,
+        request: RequestId,
+        text: String,
+        reposted: Option<PostId>,
+    ) -> Result<Post, Error> {
+        let number = digest(request, "post");
+        let call = Call::Publish { author, request: number, text: text.clone(), reposted };
+        match self.write(call).await? {
+            Outcome::Published(id, content) => {
+                self.delivery.attempt(id, &content).await;
                 Ok(Post { id, content, counts: Counts::default(), liked: false })
             }
-            Published::Existing { id, is_incomplete } => {
-                let post = self.tiered.post(id, Some(content.author)).await?;
-                let post = post.ok_or(Error::PostNotFound)?;
-                if post.content != content {
+            Outcome::Made(Made { post: id, comment: None, .. }) => {
+                let known = self.posts(&[id], Some(author)).await?.pop().flatten();
+                let known = known.ok_or(Error::PostNotFound)?;
+                let of = known.content.origin.map(|origin| origin.reposted);
+                if known.content.text != text || of != reposted {
                     return Err(Error::RequestReused);
                 }
-                if is_incomplete {
-                    self.complete_new(id, &content).await?;
-                }
-                Ok(post)
+                // The first call may have ended before.
+                self.delivery.attempt(id, &known.content).await;
+                Ok(known)
             }
-            Published::Throttled(wait) => Err(Error::PostsThrottled(wait)),
-            Published::AccountDeleted => Err(Error::AccountDeleted),
+            _ => Err(Error::RequestReused),
         }
-    }
-
-    // Steps 2 and 3 of a new post.
-    async fn complete_new(&self, id: PostId, content: &Content) -> Result<(), Error> {
-        let updates = backlink_updates(id, content, id.get(), true);
-        let (notified, ()) =
-            futures::join!(self.complete(&updates), self.delivery.attempt(id, content));
-        notified
     }
 
     /// Deletes a post on behalf of its author. Does nothing if there is none.
-    pub async fn delete(&self, author: UserId, id: PostId) -> Result<(), Error> {
-        for _ in 0..ATTEMPTS {
-            let in_redis = self.tiered.store().post(id, None).await?;
-            let in_archive = in_redis.is_none();
-            let post = match in_redis {
-                Some(post) => post,
-                None => match self.tiered.archived(&[id], None).await?.remove(&id) {
-                    Some(post) => post,
-                    None => return Ok(self.tiered.store().await_changes(id.partition()).await?),
-                },
-            };
-            if post.content.author != author {
-                return Err(Error::NotTheAuthor);
-            }
-            let deletion = PostDeletion { id, content: &post.content, in_archive };
-            if let Some(version) = self.tiered.store().delete(&deletion).await? {
-                return self.complete(&backlink_updates(id, &post.content, version, false)).await;
-            }
-            // Another call deleted it, or it was evicted in between.
-        }
-        Err(Error::RetriesExhausted)
+    pub(crate) async fn delete(&self, author: UserId, id: PostId) -> Result<(), Error> {
+        self.write(Call::Delete(author, id)).await.map(drop)
     }
 
-    /// Deletes the posts on an author's list, and removes dangling entries from it.
-    pub(crate) async fn delete_listed(&self, author: UserId, ids: &[PostId]) -> Result<(), Error> {
-        let store = self.tiered.store();
-        let exist = store.exist(ids).await?;
-        let contents = store.contents(ids).await?.into_iter().zip(exist);
-        // An unreadable post is deleted, too; the posts that count it are unknown.
-        let unreadable = || Content { author, text: String::new(), origin: None };
-        let contents: Vec<_> =
-            contents.map(|(content, exists)| content.or(exists.then(unreadable))).collect();
-        let posts = ids.iter().zip(&contents);
-        let there = posts.clone().filter_map(|(&id, content)| Some((id, content.as_ref()?)));
-        let mut absent = self.delete_found(there, false).await?;
-        absent.extend(posts.filter(|(_, content)| content.is_none()).map(|(&id, _)| id));
-        if !absent.is_empty() {
-            store.unlist(author, &absent).await?;
+    /// Likes a post. Returns since when the account likes it, in Unix ms, and the number of likes.
+    pub(crate) async fn like(&self, user: UserId, id: PostId) -> Result<(u64, u64), Error> {
+        match self.write(Call::Like(user, id)).await? {
+            Outcome::Liked { since_ms, likes } => Ok((since_ms, likes)),
+            other => Err(unexpected(&other)),
         }
-        Ok(())
     }
 
-    /// Deletes posts of an author that the archive has, in either tier.
-    pub(crate) async fn delete_archived(
+    /// Ends a like. Returns the number of likes; 0 if there is no such post.
+    pub(crate) async fn unlike(&self, user: UserId, id: PostId) -> Result<u64, Error> {
+        match self.write(Call::Unlike(user, id)).await? {
+            Outcome::Unliked { likes } => Ok(likes),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Adds a comment, or returns the one that the same request added.
+    pub(crate) async fn comment(
         &self,
         author: UserId,
-        ids: &[PostId],
+        request: RequestId,
+        post: PostId,
+        text: String,
+        in_reply_to: Option<CommentId>,
+    ) -> Result<Comment, Error> {
+        let number = digest(request, "comment");
+        let call = Call::Comment { author, request: number, post, text: text.clone(), in_reply_to };
+        match self.write(call).await? {
+            Outcome::Commented(id, content) => Ok(Comment { id, post, content }),
+            Outcome::Made(Made { post: of, comment: Some(id), .. }) if of == post => {
+                let Some(known) = self.comments(&[(post, id)]).await?.pop() else {
+                    let is_there = self.exists(post).await?;
+                    return Err(if is_there {
+                        Error::CommentNotFound
+                    } else {
+                        Error::PostNotFound
+                    });
+                };
+                let answered = known.content.in_reply_to.map(|reply| reply.to);
+                match (known.content.text == text, answered == in_reply_to) {
+                    (true, true) => Ok(known),
+                    _ => Err(Error::RequestReused),
+                }
+            }
+            _ => Err(Error::RequestReused),
+        }
+    }
+
+    /// Deletes a comment on behalf of its author or the post's author. Does nothing if there is none.
+    pub(crate) async fn delete_comment(
+        &self,
+        user: UserId,
+        post: PostId,
+        id: CommentId,
     ) -> Result<(), Error> {
-        let contents = self.tiered.contents(ids).await?;
-        // An unreadable post is deleted, too; the posts that count it are unknown.
-        let unreadable = Content { author, text: String::new(), origin: None };
-        let found = ids.iter().zip(&contents);
-        let found = found.map(|(&id, content)| (id, content.as_ref().unwrap_or(&unreadable)));
-        self.delete_found(found, true).await?;
-        Ok(())
+        self.write(Call::DeleteComment(user, post, id)).await.map(drop)
     }
 
-    // Deletes posts. Returns those that did not exist.
-    async fn delete_found<'a>(
+    /// Imports posts: author, time in Unix ms, and text. Returns how many were made, how many existed, and how
+    /// many were of deleted accounts.
+    pub(crate) async fn import(
         &self,
-        posts: impl Iterator<Item = (PostId, &'a Content)>,
-        in_archive: bool,
-    ) -> Result<Vec<PostId>, Error> {
-        let deletions: Vec<_> =
-            posts.map(|(id, content)| PostDeletion { id, content, in_archive }).collect();
-        let (mut updates, mut absent) = (Vec::new(), Vec::new());
-        let versions = self.tiered.store().delete_all(&deletions).await?;
-        for (PostDeletion { id, content, .. }, version) in deletions.iter().zip(versions) {
-            match version {
-                Some(version) => updates.extend(backlink_updates(*id, content, version, false)),
-                None => absent.push(*id),
-            }
+        posts: Vec<(UserId, u64, String)>,
+    ) -> Result<[u64; 3], Error> {
+        let calls =
+            posts.into_iter().enumerate().map(|(index, (author, made_ms, text))| async move {
+                for behind in (0..SAME_TIME_MAX).step_by(CANDIDATES) {
+                    let text = text.clone();
+                    match self.writer.write(Call::Import { author, made_ms, text, behind }).await? {
+                        Outcome::Imported { is_new: true } => return Ok(0),
+                        Outcome::Imported { is_new: false } => return Ok(1),
+                        Outcome::Rejected(Rejection::AccountDeleted) => return Ok(2),
+                        Outcome::Rejected(Rejection::TimeTaken) => {}
+                        Outcome::Rejected(rejection) => return Err(rejection.into()),
+                        other => return Err(unexpected(&other)),
+                    }
+                }
+                Err(Error::TimeTaken(index))
+            });
+        let mut counts = [0; 3];
+        for kind in futures::future::join_all(calls).await {
+            counts[kind?] += 1;
         }
-        self.complete(&updates).await?;
-        Ok(absent)
+        Ok(counts)
     }
 
-    /// Returns the updates for pending reposts, from the reposts' current state. Leaves out reposts
-    /// that may be in the archive while it is unavailable; they stay pending.
-    pub(crate) async fn current_updates(
-        &self,
-        pending: &[(Backlink, u64)],
-    ) -> Result<Vec<BacklinkUpdate>, Error> {
-        let reposts: Vec<_> = pending.iter().map(|(backlink, _)| backlink.repost).collect();
-        let exist = self.tiered.exist_best_effort(&reposts).await?;
-        let update = |(&(backlink, version), exists): (&(Backlink, u64), Option<bool>)| {
-            exists.map(|exists| BacklinkUpdate { backlink, version, exists })
-        };
-        Ok(pending.iter().zip(exist).filter_map(update).collect())
+    /// Deletes an account: it cannot write any more. Jobs delete what it has.
+    pub(crate) async fn forget(&self, user: UserId) -> Result<(), Error> {
+        self.write(Call::DeleteAccount(user)).await.map(drop)
     }
 
-    /// Executes steps 2 and 3 for reposts that were published or deleted. A failure of one does not
-    /// stop the others; returns the first failure.
-    pub async fn complete(&self, updates: &[BacklinkUpdate]) -> Result<(), Error> {
-        if updates.is_empty() {
-            return Ok(());
+    async fn write(&self, call: Call) -> Result<Outcome, Error> {
+        match self.writer.write(call).await? {
+            Outcome::Rejected(rejection) => Err(rejection.into()),
+            outcome => Ok(outcome),
         }
-        let notified = self.tiered.store().notify(updates).await?;
-        let mut done = Vec::with_capacity(updates.len());
-        let mut outcome = Ok(());
-        for (update, is_notified) in updates.iter().zip(notified) {
-            let notified = if is_notified { Ok(()) } else { self.notify_archived(update).await };
-            match notified {
-                Ok(()) => done.push(*update),
-                Err(error) => outcome = outcome.and(Err(error)),
-            }
-        }
-        if !done.is_empty() {
-            self.tiered.store().confirm(&done).await?;
-        }
-        outcome
-    }
-
-    /// Delivers posts of the outbox to the timeline service.
-    pub(crate) async fn deliver(&self, ids: &[PostId]) -> Result<(), Error> {
-        self.delivery.deliver(ids).await
-    }
-
-    // Notifies a post that is not in Redis: restores it first. Succeeds if there is no such post.
-    async fn notify_archived(&self, update: &BacklinkUpdate) -> Result<(), Error> {
-        for _ in 0..ATTEMPTS {
-            let restored = self.tiered.restore(update.backlink.target).await;
-            // STORE_FULL would mean that the repost was not stored, or not deleted.
-            let is_restored = restored.map_err(|error| match error {
-                Error::Store(full) if full.is_full() => Error::NotNotified(full),
-                error => error,
-            })?;
-            if !is_restored || self.tiered.store().notify(&[*update]).await? == [true] {
-                return Ok(());
-            }
-        }
-        Err(Error::RetriesExhausted)
     }
 
     /// Returns a post with its root.
-    pub async fn get(&self, id: PostId, viewer: Option<UserId>) -> Result<WithRoot, Error> {
-        let post = self.tiered.post(id, viewer).await?.ok_or(Error::PostNotFound)?;
-        self.with_root(post, viewer).await
+    pub(crate) async fn get(&self, id: PostId, viewer: Option<UserId>) -> Result<WithRoot, Error> {
+        self.batch(&[id], viewer).await?.pop().ok_or(Error::PostNotFound)
     }
 
     /// Returns the existing posts among some, deduplicated, in the given order, with their roots.
     /// Roots that are not among them cost a second round trip.
-    pub async fn batch(
+    pub(crate) async fn batch(
         &self,
         ids: &[PostId],
         viewer: Option<UserId>,
     ) -> Result<Vec<WithRoot>, Error> {
-        let ids = deduplicated(ids);
-        let posts = self.tiered.posts(&ids, viewer).await?.into_iter().flatten().collect();
-        self.with_roots(posts, viewer).await
+        let posts = self.posts(&deduplicated(ids), viewer).await?;
+        self.with_roots(posts.into_iter().flatten().collect(), viewer).await
     }
 
-    /// Returns posts as [`Self::batch`] does. If the archive is unavailable, also the ids of those that may
-    /// be in it, instead of an error.
-    pub async fn batch_best_effort(
+    /// Returns posts as a viewer sees them, in the given order; `None` if missing. One round trip if the cache
+    /// has them.
+    pub(crate) async fn posts(
         &self,
         ids: &[PostId],
         viewer: Option<UserId>,
-    ) -> Result<(Vec<WithRoot>, Vec<PostId>), Error> {
-        let ids = deduplicated(ids);
-        let (mut found, unknown) = self.tiered.posts_best_effort(&ids, viewer).await?;
-        let posts = ids.iter().filter_map(|id| found.remove(id)).collect();
-        let unavailable = ids.iter().copied().filter(|id| unknown.contains(id)).collect();
-        Ok((self.with_roots(posts, viewer).await?, unavailable))
+    ) -> Result<Vec<Option<Post>>, Error> {
+        let Some(first) = ids.first() else { return Ok(Vec::new()) };
+        if !self.reader.is_trusted(first.get()) {
+            return self.posts_of_database(ids, viewer).await;
+        }
+        let parts = ids.iter().map(|id| part(PostItem::Post, id.get()));
+        let parts: Vec<_> =
+            parts.chain(viewer.map(|viewer| part(PostItem::Liked, viewer.get()))).collect();
+        let mut found = self.reader.read_all(&parts).await?;
+        let liked = viewer.and_then(|_| found.pop());
+        let found = ids.iter().zip(found).map(|(&id, Contents { front, .. })| {
+            let (content, counts) = read_post(&front)?;
+            Some(Post { id, content, counts, liked: false })
+        });
+        let mut posts: Vec<_> = found.collect();
+        if let Some((viewer, liked)) = viewer.zip(liked) {
+            self.note_liked(&mut posts, viewer, &LikedEntry::read(&liked)).await?;
+        }
+        Ok(posts)
+    }
+
+    // Notes which posts the viewer likes. The database knows those that the entry does not tell.
+    async fn note_liked(
+        &self,
+        posts: &mut [Option<Post>],
+        viewer: UserId,
+        liked: &LikedEntry,
+    ) -> Result<(), Error> {
+        let mut unknown = Vec::new();
+        for post in posts.iter_mut().flatten().filter(|post| post.counts.likes > 0) {
+            match liked.has(post.id) {
+                Some(has) => post.liked = has,
+                None => unknown.push(post.id),
+            }
+        }
+        if !unknown.is_empty() {
+            let read = async |database: &Database| liked_of(database, viewer, &unknown).await;
+            let liked = self.reader.bypass(read).await?;
+            for post in posts.iter_mut().flatten() {
+                post.liked |= liked.contains(&post.id);
+            }
+        }
+        Ok(())
+    }
+
+    async fn posts_of_database(
+        &self,
+        ids: &[PostId],
+        viewer: Option<UserId>,
+    ) -> Result<Vec<Option<Post>>, Error> {
+        let read = async |database: &Database| {
+            let mut posts = posts_of(database, ids).await?;
+            if let Some(viewer) = viewer {
+                for id in liked_of(database, viewer, ids).await? {
+                    posts.entry(id).and_modify(|post| post.liked = true);
+                }
+            }
+            Ok(posts)
+        };
+        let mut posts = self.reader.bypass(read).await?;
+        Ok(ids.iter().map(|id| posts.remove(id)).collect())
     }
 
     /// Returns the posts that an account likes among some, deduplicated, in the given order.
-    pub async fn liked(&self, user: UserId, ids: &[PostId]) -> Result<Vec<PostId>, Error> {
-        let ids = deduplicated(ids);
-        let liked = self.tiered.liked(user, &ids).await?;
-        Ok(ids.into_iter().zip(liked).filter_map(|(id, liked)| liked.then_some(id)).collect())
+    pub(crate) async fn liked(&self, user: UserId, ids: &[PostId]) -> Result<Vec<PostId>, Error> {
+        let posts = self.posts(&deduplicated(ids), Some(user)).await?;
+        Ok(posts.into_iter().flatten().filter(|post| post.liked).map(|post| post.id).collect())
     }
 
-    /// Returns posts with their roots, and reads the roots that are not among them. If a root is in
-    /// the archive and that is unavailable, its reposts are returned all the same.
+    /// Returns posts with their roots, and reads the roots that are not among them.
     pub(crate) async fn with_roots(
         &self,
         posts: Vec<Post>,
         viewer: Option<UserId>,
     ) -> Result<Vec<WithRoot>, Error> {
-        if posts.iter().all(|post| post.content.origin.is_none()) {
-            return Ok(posts.into_iter().map(|post| WithRoot { post, root: Root::None }).collect());
-        }
         let root_of = |post: &Post| post.content.origin.map(|origin| origin.root);
-        let present: IdSet<_> = posts.iter().map(|post| post.id).collect();
-        let missing: IdSet<_> =
-            posts.iter().filter_map(root_of).filter(|root| !present.contains(root)).collect();
-        let missing: Vec<_> = missing.into_iter().collect();
-        let (read, unread) = match &missing[..] {
-            [] => (IdMap::default(), IdSet::default()),
-            missing => self.tiered.posts_best_effort(missing, viewer).await?,
-        };
         let wanted: IdSet<_> = posts.iter().filter_map(root_of).collect();
-        let among = posts.iter().filter(|post| wanted.contains(&post.id)).cloned();
-        let mut roots: IdMap<PostId, Post> = among.map(|root| (root.id, root)).collect();
-        roots.extend(read);
+        let mut roots: IdMap<PostId, Post> = IdMap::default();
+        if !wanted.is_empty() {
+            let among = posts.iter().filter(|post| wanted.contains(&post.id));
+            roots.extend(among.map(|post| (post.id, post.clone())));
+            let missing: Vec<_> =
+                wanted.into_iter().filter(|root| !roots.contains_key(root)).collect();
+            let read = self.posts(&missing, viewer).await?;
+            roots.extend(read.into_iter().flatten().map(|root| (root.id, root)));
+        }
         let with_root = |post: Post| {
-            let root = match root_of(&post) {
-                None => Root::None,
-                Some(root) if unread.contains(&root) => Root::Unknown,
-                Some(root) => roots.get(&root).cloned().map_or(Root::Deleted, Root::Post),
-            };
+            let root = root_of(&post).map(|root| roots.get(&root).cloned());
+            let root = root.map_or(Root::None, |root| root.map_or(Root::Deleted, Root::Post));
             WithRoot { post, root }
         };
         Ok(posts.into_iter().map(with_root).collect())
     }
 
-    async fn with_root(&self, post: Post, viewer: Option<UserId>) -> Result<WithRoot, Error> {
-        let mut posts = self.with_roots(vec![post], viewer).await?;
-        posts.pop().ok_or(Error::PostNotFound)
+    /// Returns whether a post exists.
+    pub(crate) async fn exists(&self, id: PostId) -> Result<bool, ReadError> {
+        let found = self.reader.read(&part(PostItem::Post, id.get())).await?;
+        Ok(read_post(&found.front).is_some())
     }
 }
 
-/// Returns ids without duplicates, in the given order.
-pub(crate) fn deduplicated<T: Copy + Ord + Hash>(ids: &[T]) -> Vec<T> {
-    // Timelines are sorted, and have no duplicates.
-    if ids.is_sorted_by(|one, next| one > next) {
-        return ids.to_vec();
-    }
-    let mut seen = IdSet::default();
-    ids.iter().copied().filter(|&id| seen.insert(id)).collect()
+/// Returns a whole item to be read.
+pub(crate) const fn part(item: PostItem, id: u64) -> Part<PostItem, Whole> {
+    Part { item, id, view: Whole }
 }
 
-// Returns the updates for the posts that count a repost.
-fn backlink_updates(
-    repost: PostId,
-    content: &Content,
-    version: u64,
-    exists: bool,
-) -> Vec<BacklinkUpdate> {
-    let update = |target| BacklinkUpdate { backlink: Backlink { repost, target }, version, exists };
-    content.counted_by().map(update).collect()
+/// Returns the key of a request for a post or a comment among those of its author: 63 bits of a hash.
+fn digest(request: RequestId, made: &str) -> u64 {
+    let hash = Sha256::digest(format!("{made} {request}"));
+    let start = hash.first_chunk().copied().unwrap_or_default();
+    u64::from_be_bytes(start) >> 1
+}
+
+/// Returns the error of a call that has an outcome of another one.
+fn unexpected(outcome: &Outcome) -> Error {
+    unreachable!("{outcome:?}")
+}
+
+/// Returns the statement that reads posts by their ids, the parameter.
+pub(crate) fn posts_text(is_embedded: bool) -> String {
+    let columns = ["id", "likes", "comments", "reposts", "author", "root", "reposted"];
+    let (row, is_one) = (packed(&columns), number_rows::contains(is_embedded, "id", 1));
+    // Not a join: it might read all texts, where there are few, and keep that plan.
+    let text = "(SELECT text FROM texts WHERE texts.id = posts.id)";
+    let text = if is_embedded { format!("CAST({text} AS BLOB)") } else { text.to_owned() };
+    format!("SELECT {row}, {text} FROM posts WHERE {is_one}")
+}
+
+async fn posts_of(
+    database: &Database,
+    ids: &[PostId],
+) -> Result<HashMap<PostId, Post>, microblog_record::Error> {
+    let is_embedded = database.is_embedded();
+    let query = statement(posts_text(is_embedded));
+    let query = number_rows::bind_column(query, is_embedded, ids.iter().map(|id| id.get()));
+    let read = async {
+        let rows = query.fetch_all(database.readers()).await?;
+        let post = |row| {
+            let [id, likes, comments, reposts, author, root, reposted] = read_packed(row, 0)?;
+            let (id, origin) = (post(id)?, Origin::read(root, reposted));
+            let text = microblog_record::sql::read_text(row, 1)?;
+            let content = Content { author: user(author)?, text, origin };
+            let counts = Counts { likes, comments, reposts };
+            Ok((id, Post { id, content, counts, liked: false }))
+        };
+        rows.iter().map(post).collect()
+    };
+    database.read("SELECT posts", read).await
+}
+
+/// Returns the statement that reads which of some posts an account likes. Its parameters are the account and
+/// the posts, each of which is looked up by its key.
+pub(crate) fn liked_text(is_embedded: bool) -> String {
+    let posts = number_rows::table(is_embedded, 2, 1);
+    format!(
+        "SELECT CAST(column1 AS VARCHAR(20)) FROM {posts} \
+         WHERE (SELECT since FROM likes WHERE account = $1 AND post = column1) IS NOT NULL"
+    )
+}
+
+async fn liked_of(
+    database: &Database,
+    user: UserId,
+    ids: &[PostId],
+) -> Result<IdSet<PostId>, microblog_record::Error> {
+    let is_embedded = database.is_embedded();
+    let query = statement(liked_text(is_embedded)).bind(microblog_record::sql::number(user.get()));
+    let query = number_rows::bind_column(query, is_embedded, ids.iter().map(|id| id.get()));
+    let read = async {
+        let rows = query.fetch_all(database.readers()).await?;
+        let liked = |row| {
+            let [id] = read_packed(row, 0)?;
+            post(id)
+        };
+        rows.iter().map(liked).collect()
+    };
+    database.read("SELECT likes", read).await
 }

@@ -1,24 +1,21 @@
 //! The gRPC handlers: decode, call, encode.
 
-use std::sync::Arc;
-
 use futures::{StreamExt as _, TryStreamExt as _, stream::BoxStream};
 use microblog_chassis as chassis;
-use microblog_domain::{BATCH_MAX, CommentId, PageSize, PostId, Scope, UserId};
-use microblog_keyspace::{Entry, Order, Page};
+use microblog_domain::{
+    BATCH_MAX, CommentId, Order, PageSize, PostId, Scope, UserId, deduplicated,
+};
 use microblog_proto::post::{self as pb, post_service_server::PostService};
-use microblog_record::{RecordedChanges, Recorder, no_change_feed, restore, stream_changes};
+use microblog_record::stream_changes;
+use microblog_storage::{Record, changes::FeedChanges};
 use tonic::{Request, Response, Status};
 
 use crate::{
+    changes::PostChanges,
     error::Error,
+    lists::{List, Page, from_token},
     post::Post,
-    posts::{Posts, deduplicated},
-    reactions::Reactions,
-    record::PostTables,
-    repair::Repair,
-    store::{List, PostCount, post_ids},
-    tiered_store::TieredStore,
+    posts::Posts,
     verify,
     wire::{self, NewComment, NewPost, NewRepost},
 };
@@ -28,24 +25,20 @@ type RpcResult<T> = Result<Response<T>, Status>;
 /// The gRPC service.
 #[derive(Clone)]
 pub(crate) struct Rpc {
-    tiered: TieredStore,
     posts: Posts,
-    reactions: Reactions,
-    recorder: Option<Arc<Recorder<PostTables>>>,
 }
 
 impl Rpc {
-    pub(crate) fn new(
-        tiered: TieredStore,
-        posts: Posts,
-        recorder: Option<Arc<Recorder<PostTables>>>,
-    ) -> Self {
-        let reactions = Reactions::new(tiered.clone());
-        Self { tiered, posts, reactions, recorder }
+    pub(crate) fn new(posts: Posts) -> Self {
+        Self { posts }
     }
 
-    async fn posts_on(&self, page: &Page, viewer: Option<UserId>) -> Result<Vec<Post>, Error> {
-        let posts = self.tiered.posts(&post_ids(&page.entries), viewer).await?;
+    async fn posts_on(
+        &self,
+        page: &Page<Record>,
+        viewer: Option<UserId>,
+    ) -> Result<Vec<Post>, Error> {
+        let posts = self.posts.posts(&page.posts(), viewer).await?;
         Ok(posts.into_iter().flatten().collect())
     }
 
@@ -54,12 +47,7 @@ impl Rpc {
     async fn is_root_deleted(&self, id: PostId, reposts: &[Post]) -> Result<bool, Error> {
         let root = reposts.first().and_then(|post| post.content.origin).map(|origin| origin.root);
         match root.filter(|&root| root != id) {
-            Some(root) => match self.tiered.exist(&[root]).await {
-                Ok(exist) => Ok(exist != [true]),
-                // The root may be in the archive, which is unavailable.
-                Err(error) if error.is_outage() => Ok(false),
-                Err(error) => Err(error),
-            },
+            Some(root) => Ok(!self.posts.exists(root).await?),
             None => Ok(false),
         }
     }
@@ -78,7 +66,6 @@ impl Rpc {
 #[tonic::async_trait]
 impl PostService for Rpc {
     type VerifyStream = BoxStream<'static, Result<pb::VerifyResponse, Status>>;
-    type RestoreStream = BoxStream<'static, Result<pb::RestoreResponse, Status>>;
     type StreamChangesStream = BoxStream<'static, Result<pb::StreamChangesResponse, Status>>;
 
     async fn create_post(
@@ -115,18 +102,13 @@ impl PostService for Rpc {
     ) -> RpcResult<pb::BatchGetPostsResponse> {
         let pb::BatchGetPostsRequest { post_ids, viewer_id, allow_partial } = request.into_inner();
         let (ids, viewer) = wire::all((wire::batch(&post_ids), wire::viewer(viewer_id)))?;
-        if !allow_partial {
-            let posts = self.posts.batch(&ids, viewer).await?;
-            let posts = posts.into_iter().map(wire::with_root).collect();
-            return Ok(Response::new(pb::BatchGetPostsResponse { posts, ..Default::default() }));
-        }
-        let (posts, unavailable) = self.posts.batch_best_effort(&ids, viewer).await?;
+        let posts = self.posts.batch(&ids, viewer).await?;
         let mut posts: Vec<_> = posts.into_iter().map(wire::with_root).collect();
-        let remaining = posts.split_off(wire::fitting(&posts, wire::BATCH_BYTES_MAX));
+        let bytes_max = if allow_partial { wire::BATCH_BYTES_MAX } else { usize::MAX };
+        let remaining = posts.split_off(wire::fitting(&posts, bytes_max));
         Ok(Response::new(pb::BatchGetPostsResponse {
             posts,
             remaining_ids: remaining.into_iter().map(|post| post.id).collect(),
-            unavailable_ids: unavailable.into_iter().map(PostId::get).collect(),
         }))
     }
 
@@ -145,7 +127,7 @@ impl PostService for Rpc {
         let pb::LikeRequest { user_id, post_id } = request.into_inner();
         let (user, id) =
             wire::all((UserId::parse("user_id", user_id), PostId::parse("post_id", post_id)))?;
-        let like = |rpc: Self| async move { rpc.reactions.like(user, id).await };
+        let like = |rpc: Self| async move { rpc.posts.like(user, id).await };
         let (since, likes) = self.write(like).await?;
         let like = Some(wire::like(user_id, since));
         Ok(Response::new(pb::LikeResponse { like, likes }))
@@ -155,7 +137,7 @@ impl PostService for Rpc {
         let pb::UnlikeRequest { user_id, post_id } = request.into_inner();
         let (user, id) =
             wire::all((UserId::parse("user_id", user_id), PostId::parse("post_id", post_id)))?;
-        let unlike = |rpc: Self| async move { rpc.reactions.unlike(user, id).await };
+        let unlike = |rpc: Self| async move { rpc.posts.unlike(user, id).await };
         let likes = self.write(unlike).await?;
         Ok(Response::new(pb::UnlikeResponse { likes }))
     }
@@ -170,8 +152,8 @@ impl PostService for Rpc {
             PageSize::parse(request.page_size),
         ))?;
         let scope = Scope::new("ListLikers").with(request.post_id);
-        let after = wire::page_start(scope, &request.page_token)?;
-        let page = self.tiered.list(List::Likers, id, after, size.get()).await?;
+        let after = from_token(scope, &request.page_token).map_err(Error::from)?;
+        let page = self.posts.page(List::Likers(id), after, size.get()).await?;
         let next_page_token = page.next_token(scope);
         Ok(Response::new(pb::ListLikersResponse {
             likes: wire::likes(&page.entries),
@@ -197,7 +179,7 @@ impl PostService for Rpc {
         let NewComment { author, request, post, text, in_reply_to } =
             wire::new_comment(request.get_ref())?;
         let add = |rpc: Self| async move {
-            rpc.reactions.add_comment(author, request, post, text, in_reply_to).await
+            rpc.posts.comment(author, request, post, text, in_reply_to).await
         };
         let comment = Some(wire::comment(self.write(add).await?));
         Ok(Response::new(pb::AddCommentResponse { comment }))
@@ -212,8 +194,8 @@ impl PostService for Rpc {
             PostId::parse("post_id", post_id),
             CommentId::parse("comment_id", comment_id),
         ))?;
-        let comment =
-            self.tiered.comments(post, &[id]).await?.pop().ok_or(Error::CommentNotFound)?;
+        let comment = self.posts.comments(&[(post, id)]).await?.pop();
+        let comment = comment.ok_or(Error::CommentNotFound)?;
         Ok(Response::new(pb::GetCommentResponse { comment: Some(wire::comment(comment)) }))
     }
 
@@ -223,7 +205,7 @@ impl PostService for Rpc {
     ) -> RpcResult<pb::BatchGetCommentsResponse> {
         let pb::BatchGetCommentsRequest { comments, allow_partial } = request.into_inner();
         let keys = deduplicated(&wire::comment_keys(&comments)?);
-        let (comments, unavailable) = self.tiered.batch_comments(&keys, allow_partial).await?;
+        let comments = self.posts.comments(&keys).await?;
         let mut comments: Vec<_> = comments.into_iter().map(wire::comment).collect();
         let fitting = if allow_partial {
             wire::fitting(&comments, wire::BATCH_BYTES_MAX)
@@ -235,7 +217,6 @@ impl PostService for Rpc {
         Ok(Response::new(pb::BatchGetCommentsResponse {
             comments,
             remaining: remaining.map(key).collect(),
-            unavailable: unavailable.into_iter().map(wire::comment_key).collect(),
         }))
     }
 
@@ -249,7 +230,7 @@ impl PostService for Rpc {
             PostId::parse("post_id", post_id),
             CommentId::parse("comment_id", comment_id),
         ))?;
-        let delete = |rpc: Self| async move { rpc.reactions.delete_comment(user, post, id).await };
+        let delete = |rpc: Self| async move { rpc.posts.delete_comment(user, post, id).await };
         self.write(delete).await?;
         Ok(Response::new(pb::DeleteCommentResponse {}))
     }
@@ -266,13 +247,9 @@ impl PostService for Rpc {
         ))?;
         let order_number = u64::from(order == Order::Newest);
         let scope = Scope::new("ListComments").with(request.post_id).with(order_number);
-        let after = wire::page_start(scope, &request.page_token)?;
-        let mut page = self.tiered.list(List::Comments(order), id, after, size.get()).await?;
-        let ids: Vec<_> =
-            page.entries.iter().filter_map(|entry| CommentId::new(entry.member)).collect();
-        let comments = self.tiered.comments(id, &ids).await?;
-        let mut comments = comments.into_iter().map(wire::comment).collect();
-        wire::fit(&mut page, &mut comments, |comment| comment.id);
+        let after = from_token(scope, &request.page_token).map_err(Error::from)?;
+        let mut page = self.posts.comments_on(id, order, after, size.get()).await?;
+        let comments = wire::comments(&mut page);
         Ok(Response::new(pb::ListCommentsResponse {
             comments,
             next_page_token: page.next_token(scope),
@@ -290,13 +267,13 @@ impl PostService for Rpc {
             PageSize::parse(request.page_size),
         ))?;
         let scope = Scope::new("ListReposts").with(request.post_id);
-        let after = wire::page_start(scope, &request.page_token)?;
-        let mut page = self.tiered.list(List::Reposts, id, after, size.get()).await?;
+        let after = from_token(scope, &request.page_token).map_err(Error::from)?;
+        let mut page = self.posts.page(List::Reposts(id), after, size.get()).await?;
         let posts = self.posts_on(&page, viewer).await?;
         let root_deleted = self.is_root_deleted(id, &posts).await?;
         let post = |post| pb::Post { root_deleted, ..wire::post(post) };
         let mut posts = posts.into_iter().map(post).collect();
-        wire::fit(&mut page, &mut posts, |post| post.id);
+        wire::fit(&mut page, &mut posts);
         Ok(Response::new(pb::ListRepostsResponse {
             posts,
             next_page_token: page.next_token(scope),
@@ -315,13 +292,13 @@ impl PostService for Rpc {
             wire::before(request.before_id),
         ))?;
         let scope = Scope::new("ListUserPosts").with(request.author_id).with(request.before_id);
-        let begin = before.map(|id| Entry { member: id.get(), score: id.get() });
-        let after = wire::page_start(scope, &request.page_token)?.or(begin);
-        let mut page = self.tiered.posts_of(author, after, size.get()).await?;
+        let begin = before.map(|id| Record { time_ms: 0, id: id.get() });
+        let after = from_token(scope, &request.page_token).map_err(Error::from)?.or(begin);
+        let mut page = self.posts.page(List::PostsOf(author), after, size.get()).await?;
         let posts = self.posts_on(&page, viewer).await?;
         let posts = self.posts.with_roots(posts, viewer).await?;
         let mut posts = posts.into_iter().map(wire::with_root).collect();
-        wire::fit(&mut page, &mut posts, |post| post.id);
+        wire::fit(&mut page, &mut posts);
         Ok(Response::new(pb::ListUserPostsResponse {
             posts,
             next_page_token: page.next_token(scope),
@@ -340,7 +317,7 @@ impl PostService for Rpc {
             wire::before(request.before_id),
             wire::after(request.after_id),
         ))?;
-        let newest = self.tiered.newest_of(&authors, before, after, size.get()).await?;
+        let newest = self.posts.newest_of(&authors, before, after, size.get()).await?;
         let posts = self.posts.batch(&newest.ids, viewer).await?;
         let mut posts: Vec<_> = posts.into_iter().map(wire::with_root).collect();
         let fitting = wire::fitting(&posts, wire::PAGE_BYTES_MAX);
@@ -358,11 +335,8 @@ impl PostService for Rpc {
     ) -> RpcResult<pb::BatchGetPostCountsResponse> {
         let user_ids = request.into_inner().user_ids;
         let users = wire::accounts(&user_ids).map_err(Error::from)?;
-        let post_counts = self.tiered.store().post_counts(&users).await.map_err(Error::from)?;
-        let count = |(user, posts): (&UserId, PostCount)| pb::PostCount {
-            user_id: user.get(),
-            posts: posts.total(),
-        };
+        let post_counts = self.posts.post_counts(&users).await?;
+        let count = |(user, posts): (&UserId, u64)| pb::PostCount { user_id: user.get(), posts };
         let counts = users.iter().zip(post_counts).map(count);
         let unknown = |user_id| pb::PostCount { user_id, ..Default::default() };
         let counts = UserId::answers(&user_ids, counts, unknown);
@@ -379,12 +353,39 @@ impl PostService for Rpc {
             PageSize::parse(request.page_size),
         ))?;
         let scope = Scope::new("ListUserComments").with(request.author_id);
-        let after = wire::page_start(scope, &request.page_token)?;
-        let (mut page, comments) = self.tiered.comments_by(author, after, size.get()).await?;
-        let mut comments = comments.into_iter().map(wire::comment).collect();
-        wire::fit(&mut page, &mut comments, |comment| comment.id);
+        let after = from_token(scope, &request.page_token).map_err(Error::from)?;
+        let mut page = self.posts.comments_by(author, after, size.get()).await?;
+        let comments = wire::comments(&mut page);
         Ok(Response::new(pb::ListUserCommentsResponse {
             comments,
+            next_page_token: page.next_token(scope),
+        }))
+    }
+
+    async fn import_posts(
+        &self,
+        request: Request<pb::ImportPostsRequest>,
+    ) -> RpcResult<pb::ImportPostsResponse> {
+        let posts = wire::imported(&request.into_inner().posts)?;
+        let import = |rpc: Self| async move { rpc.posts.import(posts).await };
+        let [created, unchanged, rejected] = self.write(import).await?;
+        Ok(Response::new(pb::ImportPostsResponse { created, unchanged, rejected }))
+    }
+
+    async fn list_liked_posts(
+        &self,
+        request: Request<pb::ListLikedPostsRequest>,
+    ) -> RpcResult<pb::ListLikedPostsResponse> {
+        let request = request.into_inner();
+        let (user, size) = wire::all((
+            UserId::parse("user_id", request.user_id),
+            PageSize::parse(request.page_size),
+        ))?;
+        let scope = Scope::new("ListLikedPosts").with(request.user_id);
+        let after = from_token(scope, &request.page_token).map_err(Error::from)?;
+        let page = self.posts.liked_by(user, after, size.get()).await?;
+        Ok(Response::new(pb::ListLikedPostsResponse {
+            posts: page.entries.iter().map(wire::liked_post).collect(),
             next_page_token: page.next_token(scope),
         }))
     }
@@ -394,7 +395,7 @@ impl PostService for Rpc {
         request: Request<pb::ForgetUserRequest>,
     ) -> RpcResult<pb::ForgetUserResponse> {
         let user = UserId::parse("user_id", request.into_inner().user_id).map_err(Error::from)?;
-        self.write(|rpc| async move { Ok(rpc.tiered.store().forget(user).await?) }).await?;
+        self.write(|rpc| async move { rpc.posts.forget(user).await }).await?;
         Ok(Response::new(pb::ForgetUserResponse {}))
     }
 
@@ -402,30 +403,19 @@ impl PostService for Rpc {
         &self,
         request: Request<pb::RedeliverPostsRequest>,
     ) -> RpcResult<pb::RedeliverPostsResponse> {
-        let since = wire::delivered_since(request.into_inner())?;
-        let redeliver = |rpc: Self| async move { Ok(rpc.tiered.store().redeliver(since).await?) };
-        Ok(Response::new(pb::RedeliverPostsResponse { posts: self.write(redeliver).await? }))
+        let since = wire::redelivered_since(request.into_inner())?;
+        let redeliver = |rpc: Self| async move { rpc.posts.delivery.redeliver(since).await };
+        self.write(redeliver).await?;
+        Ok(Response::new(pb::RedeliverPostsResponse {}))
     }
 
     async fn verify(&self, request: Request<pb::VerifyRequest>) -> RpcResult<Self::VerifyStream> {
-        let pb::VerifyRequest { user_id, repair } = request.into_inner();
-        let user = match user_id {
+        let user = match request.into_inner().user_id {
             0 => None,
             id => Some(UserId::parse("user_id", id).map_err(Error::from)?),
         };
-        let repair = repair.then(|| Repair::new(self.tiered.clone(), self.posts.clone()));
-        let reports = verify::reports(self.tiered.clone(), repair, user).await?;
+        let reports = verify::reports(self.posts.clone(), user);
         Ok(Response::new(reports.map_ok(wire::report).map_err(Status::from).boxed()))
-    }
-
-    async fn restore(
-        &self,
-        request: Request<pb::RestoreRequest>,
-    ) -> RpcResult<Self::RestoreStream> {
-        let request = request.into_inner();
-        let partitions = restore(self.recorder.clone(), request.source(), request.force).await?;
-        let response = |partition| pb::RestoreResponse { partition: Some(partition) };
-        Ok(Response::new(partitions.map_ok(response).boxed()))
     }
 
     async fn stream_changes(
@@ -433,7 +423,7 @@ impl PostService for Rpc {
         request: Request<pb::StreamChangesRequest>,
     ) -> RpcResult<Self::StreamChangesStream> {
         let query = request.into_inner().query.unwrap_or_default();
-        let changes = self.recorder.clone().map(RecordedChanges).ok_or_else(no_change_feed)?;
+        let changes = FeedChanges::<PostChanges>::new(self.posts.tables.clone());
         let pages = stream_changes(changes, query).await?;
         let response = |page| pb::StreamChangesResponse { page: Some(page) };
         Ok(Response::new(pages.map_ok(response).boxed()))

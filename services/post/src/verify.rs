@@ -1,253 +1,289 @@
-//! Checks the invariants of posts, read-only; on request, [repairs](crate::repair) violations.
-//! During writes, a violation may be an intermediate state; otherwise it is a fault.
+//! Checks the invariants of posts. With concurrent writes, a violation may be transient; without, it is a
+//! fault.
 //!
-//! * Each entry of an author's list is an existing post of that author.
-//! * An author's post count is the number of its posts.
-//! * Each count of a post is the length of its list, and each comment has a body.
-//! * A post's reposts exist and repost it; a repost is on the list of each post that counts it.
-//! * The clock that issues ids is not ahead of the time.
+//! * Each count of a post is the length of its list, and an account has as many posts as its row says.
+//! * A post has a text, and is on the list of each post that counts it.
+//! * What the cache has of a post, a list or an account's likes is what the database has.
 //!
-//! The same holds for archived posts. Work under way is reported apart from violations: backlink updates
-//! and deliveries that are pending, changes that are not recorded yet, since Redis is authoritative for
-//! what it has, and accounts that are being erased, which takes minutes.
+//! Reported apart from violations, since they are under way: deletions, and deliveries.
+
+use std::iter;
 
 use futures::{
-    StreamExt as _,
+    StreamExt as _, TryStreamExt as _,
+    future::BoxFuture,
     stream::{self, BoxStream},
 };
-use microblog_domain::{Partition, PostId, Repairs, UserId, Violations};
+use microblog_domain::{UserId, Violations};
+use microblog_record::{
+    Database,
+    sql::{number, statement},
+};
+use microblog_storage::{Contents, Item as _};
+use sqlx::any::AnyRow;
 
 use crate::{
     error::Error,
-    post::{ListLengths, Post},
-    repair::Repair,
-    store::{List, post_ids},
-    tiered_store::TieredStore,
+    items::{CommentsEntry, LikedEntry, ListEntry, PostItem, read_post},
+    posts::{Posts, part},
+    tables::{packed, read_packed},
 };
 
-const PAGE: usize = 500;
+/// The rows of a report.
+const PAGE: usize = 200;
+
+/// The most entries that are read at the same time.
+const CONCURRENCY: usize = 8;
 
 /// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub(crate) struct Report {
     /// The number of checked posts.
-    pub posts: u64,
-    /// The number of counted list entries.
-    pub entries: u64,
-    /// The violations; after a repair, those that remain.
-    pub violations: Violations,
+    pub(crate) posts: u64,
+    /// The number of likes, comments and reposts that were counted.
+    pub(crate) entries: u64,
+    /// The violations.
+    pub(crate) violations: Violations,
     /// What is under way.
-    pub pending: Violations,
-    /// The repairs.
-    pub repairs: Repairs,
-    /// The number of changes that are not recorded yet.
-    pub unarchived: u64,
-    /// The number of accounts that are being erased.
-    pub erasing: u64,
+    pub(crate) pending: Violations,
 }
 
-impl Report {
-    fn add(&mut self, other: Self) {
-        self.posts += other.posts;
-        self.entries += other.entries;
-        self.violations.add(other.violations);
-        self.pending.add(other.pending);
-        self.repairs.extend(other.repairs);
-        self.unarchived += other.unarchived;
-        self.erasing += other.erasing;
-    }
-}
-
-/// Checks one author's posts, or all posts of one partition after another; repairs violations on
-/// request.
-pub(crate) async fn reports(
-    tiered: TieredStore,
-    repair: Option<Repair>,
+/// Checks the posts of one account, or all posts and accounts, some in each report, and lists what is under way.
+pub(crate) fn reports(
+    posts: Posts,
     user: Option<UserId>,
-) -> Result<BoxStream<'static, Result<Report, Error>>, Error> {
-    // The clocks come first, since repairs issue stamps.
-    let clocks = match repair {
-        Some(_) => Some(tiered.store().repair_clocks().await?),
-        None => None,
+) -> BoxStream<'static, Result<Report, Error>> {
+    let checks: Vec<Check> = match user {
+        Some(user) => vec![Check::PostsOf(user), Check::Account(user)],
+        None => vec![Check::Posts, Check::Accounts, Check::Pending],
     };
-    let clocks = clocks.map(|repairs| Ok(Report { repairs, ..Report::default() }));
-    let parts: Vec<_> = match user {
-        Some(user) => vec![Part::Author(user)],
-        None => Partition::all().map(Part::Partition).collect(),
+    let reports = stream::iter(checks).flat_map(move |check| {
+        let posts = posts.clone();
+        let pages = stream::try_unfold(Some(0), move |after| {
+            let posts = posts.clone();
+            async move {
+                let Some(after) = after else { return Ok(None) };
+                check.page(&posts, after).await.map(Some)
+            }
+        });
+        pages.boxed()
+    });
+    reports.boxed()
+}
+
+/// What is checked, in pages.
+#[derive(Clone, Copy)]
+enum Check {
+    Posts,
+    PostsOf(UserId),
+    Accounts,
+    Account(UserId),
+    Pending,
+}
+
+impl Check {
+    // Returns the report of the rows behind an id, and the last one, if more may follow.
+    async fn page(self, posts: &Posts, after: u64) -> Result<(Report, Option<u64>), Error> {
+        let database = posts.tables.database().await?;
+        match self {
+            Self::Posts => check_posts(posts, database, "id > $1 AND $2 = 0", [after, 0]).await,
+            Self::PostsOf(user) => {
+                let of_user = format!(
+                    "id IN (SELECT id FROM texts WHERE author = $2 AND id > $1 ORDER BY id LIMIT {PAGE})"
+                );
+                check_posts(posts, database, &of_user, [after, user.get()]).await
+            }
+            Self::Accounts => check_accounts(posts, database, "id > $1", after).await,
+            Self::Account(user) => {
+                let (report, _) = check_accounts(posts, database, "id = $1", user.get()).await?;
+                Ok((report, None))
+            }
+            Self::Pending => Ok((pending(database).await?, None)),
+        }
+    }
+}
+
+async fn check_posts(
+    posts: &Posts,
+    database: &Database,
+    condition: &str,
+    parameters: [u64; 2],
+) -> Result<(Report, Option<u64>), Error> {
+    let count =
+        |table: &str, key: &str| format!("(SELECT COUNT(*) FROM {table} WHERE {key} = posts.id)");
+    let (likes, comments, reposts, texts) = (
+        count("likes", "post"),
+        count("comments", "post"),
+        count("reposts", "target"),
+        count("texts", "id"),
+    );
+    // Of a post that counts this one, whether this one is on its list; 1 if it is not there any more.
+    let is_on_list = |target: &str| {
+        format!(
+            "(SELECT CASE WHEN {target} = 0 OR NOT EXISTS (SELECT 1 FROM posts AS p WHERE p.id = {target}) \
+             OR EXISTS (SELECT 1 FROM reposts WHERE target = {target} AND repost = posts.id) \
+             THEN 1 ELSE 0 END)"
+        )
     };
-    let reports = stream::iter(parts).then(move |part| {
-        let (tiered, repair) = (tiered.clone(), repair.clone());
-        async move {
-            match (part, &repair) {
-                (Part::Partition(at), Some(repair)) => {
-                    repaired_partition(&tiered, repair, at).await
-                }
-                (Part::Partition(at), None) => partition(&tiered, at).await,
-                (Part::Author(user), Some(repair)) => repaired_author(&tiered, repair, user).await,
-                (Part::Author(user), None) => author(&tiered, user).await,
-            }
-        }
-    });
-    Ok(stream::iter(clocks).chain(reports).boxed())
-}
-
-enum Part {
-    Partition(Partition),
-    Author(UserId),
-}
-
-// Checks all posts of a partition, and repairs violations.
-async fn repaired_partition(
-    tiered: &TieredStore,
-    repair: &Repair,
-    partition: Partition,
-) -> Result<Report, Error> {
-    let found = self::partition(tiered, partition).await?;
-    if found.violations.is_empty() && found.pending.is_empty() {
-        return Ok(found);
-    }
-    let mut repairs = repair.repair_backlogs(partition).await?;
-    let mut cursor = 0;
-    loop {
-        let (next, authors) = tiered.store().authors(partition, cursor).await?;
-        for author in authors {
-            repairs.extend(repaired_author(tiered, repair, author).await?.repairs);
-        }
-        if next == 0 {
-            return Ok(Report { repairs, ..self::partition(tiered, partition).await? });
-        }
-        cursor = next;
-    }
-}
-
-// Checks one author's posts, and repairs violations.
-async fn repaired_author(
-    tiered: &TieredStore,
-    repair: &Repair,
-    author: UserId,
-) -> Result<Report, Error> {
-    let found = self::author(tiered, author).await?;
-    if found.violations.is_empty() {
-        return Ok(found);
-    }
-    let repairs = repair.repair_author(author).await?;
-    Ok(Report { repairs, ..self::author(tiered, author).await? })
-}
-
-/// Checks all posts of a partition.
-pub async fn partition(tiered: &TieredStore, partition: Partition) -> Result<Report, Error> {
-    let store = tiered.store();
-    let [pending, undelivered, erasing] = store.backlogs(partition).await?;
-    let unarchived = tiered.unrecorded(partition).await?;
-    let mut report = Report { unarchived, erasing, ..Report::default() };
-    for (count, kind) in [(pending, "pending reposts"), (undelivered, "undelivered posts")] {
-        report.pending.check(count == 0, || format!("partition {partition}: {count} {kind}"));
-    }
-    if let Some(violation) = store.clock_violation(partition).await? {
-        report.violations.check(false, || violation);
-    }
-    let mut cursor = 0;
-    loop {
-        let (next, authors) = store.authors(partition, cursor).await?;
-        for author in authors {
-            report.add(self::author(tiered, author).await?);
-        }
-        if next == 0 {
-            return Ok(report);
-        }
-        cursor = next;
-    }
-}
-
-// Checks one author's posts.
-async fn author(tiered: &TieredStore, author: UserId) -> Result<Report, Error> {
-    let mut report = Report::default();
-    let (mut after, mut listed) = (None, 0);
-    loop {
-        let page = tiered.posts_of(author, after, PAGE).await?;
-        let ids = post_ids(&page.entries);
-        listed += ids.len() as u64;
-        let (posts, list_lengths) =
-            futures::try_join!(tiered.posts(&ids, None), tiered.list_lengths(&ids))?;
-        for (&id, (post, list_lengths)) in ids.iter().zip(posts.iter().zip(list_lengths)) {
-            let is_authors = post.as_ref().is_some_and(|post| post.content.author == author);
-            report.violations.check(is_authors, || {
-                format!("{author} lists {id}, which is not one of its posts")
-            });
-            if let Some(post) = post {
-                check_counts(post, list_lengths, &mut report);
-            }
-        }
-        let posts: Vec<Post> = posts.into_iter().flatten().collect();
-        for post in posts.iter().filter(|post| post.counts.reposts > 0) {
-            check_reposts(tiered, post.id, &mut report).await?;
-        }
-        check_is_listed(tiered, &posts, &mut report).await?;
-        after = page.entries.last().copied();
-        if !page.more {
-            break;
-        }
-    }
-    for count in tiered.store().post_counts(&[author]).await? {
-        // The evictor counts what is not counted yet.
-        let is_right = count.unlisted.is_none() || count.total() == listed;
-        let counted = count.total();
-        report
-            .violations
-            .check(is_right, || format!("{author} counts {counted} posts, and has {listed}"));
-    }
-    Ok(report)
-}
-
-fn check_counts(post: &Post, list_lengths: ListLengths, report: &mut Report) {
-    let ListLengths { counts, comment_bodies } = list_lengths;
-    report.posts += 1;
-    report.entries += counts.likes + counts.comments + counts.reposts;
-    report.violations.check(post.counts == counts, || {
-        format!("{} counts {:?}, its lists have {counts:?}", post.id, post.counts)
-    });
-    report.violations.check(comment_bodies == counts.comments, || {
-        format!("{} has {comment_bodies} bodies of {} comments", post.id, counts.comments)
-    });
-}
-
-// Each entry of a post's list of reposts must repost it.
-async fn check_reposts(tiered: &TieredStore, id: PostId, report: &mut Report) -> Result<(), Error> {
-    let mut after = None;
-    loop {
-        let page = tiered.list(List::Reposts, id, after, PAGE).await?;
-        let ids = post_ids(&page.entries);
-        for (repost, found) in ids.iter().zip(tiered.posts(&ids, None).await?) {
-            let repeats =
-                found.is_some_and(|found| found.content.counted_by().any(|target| target == id));
-            report
-                .violations
-                .check(repeats, || format!("{id} lists {repost}, which is not its repost"));
-        }
-        after = page.entries.last().copied();
-        if !page.more {
-            return Ok(());
-        }
-    }
-}
-
-// A repost must be on the lists of those posts that count it and exist.
-async fn check_is_listed(
-    tiered: &TieredStore,
-    posts: &[Post],
-    report: &mut Report,
-) -> Result<(), Error> {
-    let counted =
-        |post: &Post| post.content.counted_by().map(|target| (post.id, target)).collect::<Vec<_>>();
-    let pairs: Vec<(PostId, PostId)> = posts.iter().flat_map(counted).collect();
-    let targets: Vec<PostId> = pairs.iter().map(|&(_, target)| target).collect();
-    let (listed, exist) = futures::try_join!(tiered.are_listed(&pairs), tiered.exist(&targets))?;
-    for ((repost, target), (is_listed, exists)) in
-        pairs.into_iter().zip(listed.into_iter().zip(exist))
+    let (of_root, of_reposted) = (is_on_list("posts.root"), is_on_list("posts.reposted"));
+    let columns = packed(&[
+        "id",
+        "likes",
+        &likes,
+        "comments",
+        &comments,
+        "reposts",
+        &reposts,
+        &texts,
+        &of_root,
+        &of_reposted,
+    ]);
+    // In one snapshot.
+    let text = format!("SELECT {columns} FROM posts WHERE {condition} ORDER BY id LIMIT {PAGE}");
+    let rows = rows(database, text, &parameters, read_packed::<10>).await?;
+    let mut report = Report { posts: rows.len() as u64, ..Report::default() };
+    for &[id, likes, liked, comments, commented, reposts, reposted, texts, of_root, of_reposted] in
+        &rows
     {
-        report.violations.check(is_listed == exists, || {
-            format!("{repost} reposts {target}: is listed {is_listed}, target exists {exists}")
+        report.entries += liked + commented + reposted;
+        for (what, count, entries) in [
+            ("likes", likes, liked),
+            ("comments", comments, commented),
+            ("reposts", reposts, reposted),
+        ] {
+            report.violations.check(count == entries, || {
+                format!("{what} of post {id}: it has {count}, there are {entries}")
+            });
+        }
+        report.violations.check(texts == 1, || format!("post {id} has no text"));
+        report.violations.check(of_root + of_reposted == 2, || {
+            format!("post {id} is not on the list of a post that counts it")
         });
     }
+    let items = [PostItem::Post, PostItem::Likers, PostItem::Comments, PostItem::Reposts];
+    let items = rows.iter().flat_map(|row| items.map(|item| (item, row[0])));
+    check_entries(posts, database, items, &mut report).await?;
+    let next = rows.last().filter(|_| rows.len() == PAGE).map(|row| row[0]);
+    Ok((report, next))
+}
+
+async fn check_accounts(
+    posts: &Posts,
+    database: &Database,
+    condition: &str,
+    id: u64,
+) -> Result<(Report, Option<u64>), Error> {
+    let texts = "(SELECT COUNT(*) FROM texts WHERE author = accounts.id)";
+    let columns = packed(&["id", "posts", texts]);
+    let text = format!("SELECT {columns} FROM accounts WHERE {condition} ORDER BY id LIMIT {PAGE}");
+    let rows = rows(database, text, &[id], read_packed::<3>).await?;
+    let mut report = Report::default();
+    for &[id, posts, texts] in &rows {
+        report.violations.check(posts == texts, || {
+            format!("posts of account {id}: it has {posts}, there are {texts}")
+        });
+    }
+    let items = [PostItem::Author, PostItem::Liked];
+    let items = rows.iter().flat_map(|row| items.map(|item| (item, row[0])));
+    check_entries(posts, database, items, &mut report).await?;
+    let next = rows.last().filter(|_| rows.len() == PAGE).map(|row| row[0]);
+    Ok((report, next))
+}
+
+async fn rows<T: Send>(
+    database: &Database,
+    text: String,
+    parameters: &[u64],
+    row: fn(&AnyRow, usize) -> Result<T, sqlx::Error>,
+) -> Result<Vec<T>, Error> {
+    let read = async {
+        let query = parameters
+            .iter()
+            .fold(statement(text), |query, parameter| query.bind(number(*parameter)));
+        query.fetch_all(database.writers()).await?.iter().map(|of| row(of, 0)).collect()
+    };
+    // A post may have millions of likes: within the time of a write, and no concern of the calls.
+    Ok(database.write("SELECT check", read).await?)
+}
+
+async fn check_entries(
+    posts: &Posts,
+    database: &Database,
+    items: impl Iterator<Item = (PostItem, u64)>,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let check =
+        |(item, id)| -> BoxFuture<'_, _> { Box::pin(check_entry(posts, database, item, id)) };
+    let checks: Vec<_> = items.map(check).collect();
+    let mut checks = stream::iter(checks).buffer_unordered(CONCURRENCY);
+    while let Some(violation) = checks.try_next().await? {
+        if let Some(violation) = violation {
+            report.violations.check(false, || violation);
+        }
+    }
     Ok(())
+}
+
+// Compares the entry of an item with the database. Returns a violation.
+async fn check_entry(
+    posts: &Posts,
+    database: &Database,
+    item: PostItem,
+    id: u64,
+) -> Result<Option<String>, Error> {
+    let cached = async || posts.reader.peek(&[part(item, id)]).await.pop().flatten();
+    let Some(found) = cached().await else { return Ok(None) };
+    let stored = item.load(database, id).await?.contents;
+    if is_same(item, &found, &stored) {
+        return Ok(None);
+    }
+    // It may have changed between the two reads.
+    let again = cached().await;
+    let kind = item.kind();
+    Ok((again == Some(found))
+        .then(|| format!("{kind} of {id}: the cache differs from the database")))
+}
+
+// A list that changed in place may have more or fewer entries than one that is loaded.
+fn is_same(item: PostItem, cached: &Contents, stored: &Contents) -> bool {
+    match item {
+        PostItem::Post => read_post(&cached.front) == read_post(&stored.front),
+        PostItem::Comments => {
+            CommentsEntry::read(&cached.front) == CommentsEntry::read(&stored.front)
+        }
+        PostItem::Likers | PostItem::Reposts | PostItem::Author => {
+            match [cached, stored].map(ListEntry::read) {
+                [Some(cached), Some(stored)] => {
+                    let newest =
+                        iter::zip(cached.records.iter().rev(), stored.records.iter().rev());
+                    cached.length == stored.length && newest.into_iter().all(|(a, b)| a == b)
+                }
+                // An entry may say for a while that there is no such post.
+                [None, _] => item != PostItem::Author,
+                [cached, stored] => cached == stored,
+            }
+        }
+        PostItem::Liked => LikedEntry::read(cached).agrees(&LikedEntry::read(stored)),
+    }
+}
+
+// Lists what is under way.
+async fn pending(database: &Database) -> Result<Report, Error> {
+    let mut report = Report::default();
+    for (table, key, what) in [
+        ("deletions", "id", "the deletion of the account is in progress"),
+        ("deleted_posts", "id", "what belonged to the post is being deleted"),
+        // Before what the job takes from it.
+        ("redeliveries", "since", "posts delivered since then are to be delivered again"),
+        ("undelivered", "id", "the post is not delivered"),
+    ] {
+        let text = format!(
+            "SELECT CAST({key} AS VARCHAR(20)) FROM {table} ORDER BY {key} LIMIT {}",
+            Violations::MAX
+        );
+        for [id] in rows(database, text, &[], read_packed::<1>).await? {
+            report.pending.check(false, || format!("{id}: {what}"));
+        }
+    }
+    Ok(report)
 }

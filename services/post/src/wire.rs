@@ -1,24 +1,29 @@
 //! Conversion between wire types and domain types, with validation of requests.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use microblog_domain::{
-    BATCH_MAX, CommentId, Fields, Invalid, PostId, RequestId, Scope, Stamp, UserId,
+    BATCH_MAX, CommentId, Fields, Invalid, Order, PostId, RequestId, Stamp, UserId,
     text::{self, Lines},
 };
-use microblog_keyspace::{Entry, Order, Page};
 use microblog_proto::post as pb;
+use microblog_storage::Record;
 use prost::Message;
 
 use crate::{
     entities::{self, Entity, Target},
     error::Error,
+    lists::Page,
     post::{Comment, Post, Root, WithRoot},
+    steps::AHEAD_MAX,
     verify::Report,
 };
 
 /// The longest text of a post or comment, in grapheme clusters.
 const TEXT_MAX: usize = 2_000;
+
+/// The most posts of an import.
+const IMPORTED_MAX: usize = 200;
 
 /// A validated CreatePost request.
 pub(crate) struct NewPost {
@@ -77,9 +82,9 @@ pub(crate) fn new_comment(request: &pb::AddCommentRequest) -> Result<NewComment,
 }
 
 /// Decodes a RedeliverPosts request: the time, or the beginning of all.
-pub(crate) fn delivered_since(request: pb::RedeliverPostsRequest) -> Result<SystemTime, Error> {
-    let Some(since) = request.delivered_since else { return Ok(SystemTime::UNIX_EPOCH) };
-    let invalid = |_| Invalid::new("delivered_since", "must be a valid time");
+pub(crate) fn redelivered_since(request: pb::RedeliverPostsRequest) -> Result<SystemTime, Error> {
+    let Some(since) = request.since else { return Ok(SystemTime::UNIX_EPOCH) };
+    let invalid = |_| Invalid::new("since", "must be a valid time");
     Ok(since.try_into().map_err(invalid)?)
 }
 
@@ -108,11 +113,6 @@ pub(crate) fn comment_keys(keys: &[pb::CommentKey]) -> Result<Vec<(PostId, Comme
     Ok(keys.iter().filter_map(key).collect())
 }
 
-/// Encodes the key of a comment.
-pub(crate) fn comment_key((post, id): (PostId, CommentId)) -> pb::CommentKey {
-    pb::CommentKey { post_id: post.get(), comment_id: id.get() }
-}
-
 /// Decodes a batch of accounts. Leaves out numbers that are no ids.
 pub(crate) fn accounts(ids: &[u64]) -> Result<Vec<UserId>, Invalid> {
     UserId::parse_list("user_ids", ids, BATCH_MAX)
@@ -133,11 +133,6 @@ fn cursor(field: &str, id: u64) -> Result<Option<PostId>, Invalid> {
         0 => Ok(None),
         id => PostId::parse(field, id).map(Some),
     }
-}
-
-/// Decodes a page token: the entry after which the page begins.
-pub(crate) fn page_start(scope: Scope, token: &str) -> Result<Option<Entry>, Error> {
-    Ok(Entry::from_token(scope, token)?)
 }
 
 /// Decodes the order of comments.
@@ -167,7 +162,7 @@ pub(crate) fn with_root(found: WithRoot) -> pb::Post {
     let root_deleted = root == Root::Deleted;
     let root = match root {
         Root::Post(root) => Some(Box::new(self::post(root))),
-        Root::None | Root::Deleted | Root::Unknown => None,
+        Root::None | Root::Deleted => None,
     };
     pb::Post { root, root_deleted, ..self::post(post) }
 }
@@ -222,14 +217,48 @@ fn entities(text: &str) -> Vec<pb::Entity> {
     entities::find(text).into_iter().map(entity).collect()
 }
 
-/// Encodes a like.
-pub(crate) fn like(user_id: u64, since: u64) -> pb::Like {
-    pb::Like { user_id, liked_at: Stamp::new(since).map(|stamp| stamp.time().into()) }
+/// Encodes a like since a time, in Unix ms.
+pub(crate) fn like(user_id: u64, since_ms: u64) -> pb::Like {
+    let since = SystemTime::UNIX_EPOCH + Duration::from_millis(since_ms);
+    pb::Like { user_id, liked_at: Some(since.into()) }
+}
+
+/// Decodes posts to be imported: the author, the time in Unix ms, and the text.
+pub(crate) fn imported(posts: &[pb::ImportedPost]) -> Result<Vec<(UserId, u64, String)>, Error> {
+    if posts.len() > IMPORTED_MAX {
+        let problem = format!("must have at most {IMPORTED_MAX} items, has {}", posts.len());
+        return Err(Invalid::new("posts", problem).into());
+    }
+    let post = |(index, post): (usize, &pb::ImportedPost)| {
+        let author = UserId::parse("author_id", post.author_id);
+        let fields = (author, made_ms(post), non_empty_text(&post.text)).all();
+        let of_post = |invalid: Invalid| Invalid {
+            field: format!("posts[{index}].{}", invalid.field),
+            ..invalid
+        };
+        let invalid = |invalid: Vec<_>| Error::Invalid(invalid.into_iter().map(of_post).collect());
+        fields.map_err(invalid)
+    };
+    posts.iter().enumerate().map(post).collect()
+}
+
+fn made_ms(post: &pb::ImportedPost) -> Result<u64, Invalid> {
+    let made = post.created_at.and_then(|made| SystemTime::try_from(made).ok());
+    let made = made.and_then(|made| made.duration_since(SystemTime::UNIX_EPOCH).ok());
+    let made_ms = made.map(|made| made.as_millis() as u64).filter(|ms| *ms >= Stamp::EPOCH_MS);
+    let last = SystemTime::now() + AHEAD_MAX;
+    let made_ms = made_ms.filter(|ms| SystemTime::UNIX_EPOCH + Duration::from_millis(*ms) <= last);
+    made_ms.ok_or_else(|| Invalid::new("created_at", "must be a time from 2006-01-01 until now"))
+}
+
+/// Encodes a post that an account likes.
+pub(crate) fn liked_post(&Record { time_ms, id: post_id }: &Record) -> pb::LikedPost {
+    pb::LikedPost { post_id, liked_at: like(0, time_ms).liked_at }
 }
 
 /// Encodes a page of likes.
-pub(crate) fn likes(entries: &[Entry]) -> Vec<pb::Like> {
-    entries.iter().map(|entry| like(entry.member, entry.score)).collect()
+pub(crate) fn likes(entries: &[Record]) -> Vec<pb::Like> {
+    entries.iter().map(|entry| like(entry.id, entry.time_ms)).collect()
 }
 
 /// Encodes the report of a check.
@@ -238,9 +267,6 @@ pub(crate) fn report(report: Report) -> pb::VerifyResponse {
         posts_checked: report.posts,
         entries_checked: report.entries,
         violations: report.violations.into_vec(),
-        changes_unarchived: report.unarchived,
-        accounts_being_erased: report.erasing,
-        repaired: report.repairs.into_vec(),
         pending: report.pending.into_vec(),
     }
 }
@@ -253,15 +279,25 @@ pub(crate) const PAGE_BYTES_MAX: usize = 1280 * 1024;
 /// The most bytes of a partial batch: half of gRPC's default limit.
 pub(crate) const BATCH_BYTES_MAX: usize = 2 * 1024 * 1024;
 
-/// Truncates a page that is too large for one message; the next page begins there.
-pub(crate) fn fit<T: Message>(page: &mut Page, entries: &mut Vec<T>, id: impl Fn(&T) -> u64) {
-    let kept = fitting(entries, PAGE_BYTES_MAX);
-    if let Some(cut) = entries.get(kept).map(id) {
-        let place = page.entries.iter().position(|entry| entry.member == cut);
+/// Truncates a page of posts that is too large for one message; the next page begins there.
+pub(crate) fn fit(page: &mut Page<Record>, posts: &mut Vec<pb::Post>) {
+    let kept = fitting(posts, PAGE_BYTES_MAX);
+    if let Some(cut) = posts.get(kept).map(|post| post.id) {
+        let place = page.entries.iter().position(|entry| entry.id == cut);
         page.entries.truncate(place.unwrap_or_default());
         page.more = true;
-        entries.truncate(kept);
+        posts.truncate(kept);
     }
+}
+
+/// Encodes a page of comments, and truncates one that is too large for one message.
+pub(crate) fn comments(page: &mut Page<Comment>) -> Vec<pb::Comment> {
+    let mut comments: Vec<_> = page.entries.iter().cloned().map(comment).collect();
+    let kept = fitting(&comments, PAGE_BYTES_MAX);
+    page.more |= kept < comments.len();
+    page.entries.truncate(kept);
+    comments.truncate(kept);
+    comments
 }
 
 /// Returns how many entries take up to `bytes_max`. A single one always does.

@@ -113,7 +113,7 @@ async fn existing(
          ORDER BY source, target LIMIT $3"
     );
     let (mut changes, next) =
-        existing_page(database, AssertSqlSafe(text), [], [source, target], edge).await?;
+        existing_page(database, AssertSqlSafe(text), [source, target], edge).await?;
     changes.iter_mut().for_each(|change| change.kind = kind.into());
     Ok((changes, next.map(|[source, target]| [source, target, 0])))
 }

@@ -19,7 +19,7 @@ use sqlx::any::AnyRow;
 use crate::{
     changes,
     graph::{Edge, EdgeKind, List},
-    items::{Front, RECORDS_MAX},
+    items::Front,
     steps::{Account, Event, Graph, ItemChange, Limits, ListRow, Outcome, Step},
     tables::{join, packed, read_packed},
 };
@@ -95,7 +95,7 @@ fn item_change(
 ) -> Change {
     let (before, after) = graph.revisions(list, user);
     let keys = EntryKeys::new(List::PREFIX, list.name(), history, user.partition(), user.get());
-    Change { keys, before, after, patch, records_max: RECORDS_MAX }
+    Change { keys, before, after, patch, limits: list.limits() }
 }
 
 fn feed_row(graph: &Graph, event: &Event) -> FeedRow {
@@ -364,7 +364,7 @@ mod tests {
 
     async fn open(url: &str) -> Database {
         let flags = <Flags as clap::Parser>::parse_from(["test", "--database-url", url]);
-        let database = Database::open_required(&flags.database).unwrap();
+        let database = Database::open(&flags.database).unwrap();
         Tables::new(database.clone(), &MIGRATIONS).database().await.unwrap();
         database
     }

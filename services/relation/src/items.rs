@@ -10,7 +10,7 @@ use microblog_record::{
     sql::{number, read, statement},
 };
 use microblog_storage::{
-    Contents, Item, Loaded, Record, library,
+    Contents, EntryLimits, Item, Loaded, Record, library,
     transaction::{history_columns, row_history},
 };
 use sqlx::any::AnyRow;
@@ -23,6 +23,9 @@ use crate::{
 /// The most records of an entry: the newest of a longer list. It may have a fifth more until it is cut. A
 /// list that is no longer than that is whole in its entry.
 pub(crate) const RECORDS_MAX: usize = 10_000;
+
+/// The most records of an entry without a set.
+pub(crate) const SMALL: usize = 48;
 
 /// The front of an entry: lengths of lists of the account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,8 +95,8 @@ impl Item for List {
         self.name()
     }
 
-    fn records_max(self) -> usize {
-        RECORDS_MAX
+    fn limits(self) -> EntryLimits {
+        EntryLimits { records: RECORDS_MAX, without_set: SMALL }
     }
 
     fn load(self, database: &Database, id: u64) -> BoxFuture<'_, Result<Loaded, Error>> {

@@ -56,7 +56,7 @@ pub enum StartError {
 
 /// Returns the service for one worker thread of a process. Does not wait for Redis.
 pub async fn service(config: &Config, worker: Worker) -> Result<Service, StartError> {
-    let database = Database::open_required(&config.database)?;
+    let database = Database::open(&config.database)?;
     if worker.is_first() {
         database.check_at_start().await?;
     }

@@ -1,8 +1,7 @@
 //! The lists that callers read: the stored ones, and those that are computed from two stored ones.
 
 use futures::stream::{self, Stream};
-use microblog_domain::{Scope, UserId};
-use microblog_keyspace::Order;
+use microblog_domain::{Order, Scope, UserId};
 use microblog_storage::Record;
 
 use crate::{

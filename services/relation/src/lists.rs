@@ -5,8 +5,7 @@ use std::{
     collections::{HashMap, HashSet},
 };
 
-use microblog_domain::{Scope, TokenError, UserId};
-use microblog_keyspace::Order;
+use microblog_domain::{Order, Scope, TokenError, UserId};
 use microblog_record::{self as record, Database, sql::number};
 use microblog_storage::{Part, ReadError, Reader, Record, Tables};
 use sqlx::AssertSqlSafe;

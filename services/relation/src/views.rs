@@ -9,10 +9,10 @@ use microblog_keyspace::{
 };
 use microblog_storage::{
     Contents, EntryKeys, Found, Head, Record, View,
-    entry::{HEADER, RECORD, SET_MEMBER, SMALL},
+    entry::{HEADER, RECORD, SET_MEMBER},
 };
 
-use crate::items::Front;
+use crate::items::{Front, SMALL};
 
 /// Where the records begin.
 const RECORDS: usize = HEADER + Front::BYTES;

@@ -2,8 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use microblog_domain::{BATCH_MAX, Fields as _, Invalid, PageSize, Scope, Stamp, UserId};
-use microblog_keyspace::Order;
+use microblog_domain::{BATCH_MAX, Fields as _, Invalid, Order, PageSize, Scope, Stamp, UserId};
 use microblog_proto::relation::{self as pb, EdgeList};
 use microblog_storage::Record;
 

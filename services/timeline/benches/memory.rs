@@ -20,7 +20,7 @@ const LENGTHS: [u64; 4] = [10, 48, 200, 800];
 /// The number of timelines of each length.
 const TIMELINES: u64 = 1_000;
 
-/// The time of the posts since 2024, so that ids have a realistic length.
+/// The time of the posts since 2006, so that ids have a realistic length.
 const TWO_YEARS_MS: u64 = 62_000_000_000;
 
 /// Redis' defaults.

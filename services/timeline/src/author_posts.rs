@@ -41,7 +41,7 @@ impl PostLists {
 
     /// Has the posts delivered again that were delivered since a time.
     pub(crate) async fn redeliver(&self, since: SystemTime) -> Result<(), Error> {
-        let request = RedeliverPostsRequest { delivered_since: Some(since.into()) };
+        let request = RedeliverPostsRequest { since: Some(since.into()) };
         // Background jobs act for no caller.
         let call = context::as_system(self.post.redeliver_posts(request));
         match peer::call(call).await {

@@ -4,7 +4,7 @@
 --
 -- User timeline: a head of 16 bytes, then records of 16 bytes in the order of posts. Head: byte 0
 -- is the fan-out state; bytes 1 to 4 are the time of the last start of a switch to fan-out on read,
--- in seconds since 2024; byte 7 makes sure that no post id matches; bytes 8 to 15 are the post down
+-- in seconds since 2006; byte 7 makes sure that no post id matches; bytes 8 to 15 are the post down
 -- to which the post service has no other posts: 0 if it has none at all, above all
 -- posts in a new timeline, which has only posts that were delivered since.
 --
@@ -27,8 +27,8 @@
 --   22       2    unused
 --   24       8    edition: changes with each replacement
 --   32       8    version of the newest follow that it reflects
---   40       4    start of the build lease, in seconds since 2024; 0 without a lease
---   44       4    time of the last rebuild, in seconds since 2024
+--   40       4    start of the build lease, in seconds since 2006; 0 without a lease
+--   44       4    time of the last rebuild, in seconds since 2006
 
 local USER_HEAD, USER_RECORD = 16, 16
 local HOME_FORMAT, HOME_HEAD, HOME_RECORD = 2, 48, 20
@@ -85,7 +85,7 @@ local function merge(ours, theirs, width)
   return table.concat(merged) .. string.sub(ours, i) .. string.sub(theirs, j)
 end
 
--- Returns the time in seconds since 2024.
+-- Returns the time in seconds since 2006.
 local function now_seconds()
   return math.floor(now_ms() / 1000)
 end

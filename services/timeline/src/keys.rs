@@ -6,7 +6,7 @@
 //! | `tl:{p}:user:<u>` | packed string | user timeline, the source of fan-out on read: a head of 16 bytes (fan-out state of the author, and down to which post it is complete), then the newest 1,000 to 1,250 posts of the author, oldest first | until 8 days after `ForgetUser`, which empties it |
 //! | `tl:{p}:home:<u>` | packed string | cached home timeline: a head of 48 bytes and a ring of up to 800 posts in their order | 14 days after the last read |
 //! | `tl:{p}:pulls:<u>` | packed string | pulled authors of the home timeline (fan-out on read): ids of 8 bytes | that of the home timeline, or longer |
-//! | `tl:{p}:unpushed` | string | time until which posts may not have been pushed, in milliseconds since 2024 | 28 days after the last post in pull mode, or the last failover |
+//! | `tl:{p}:unpushed` | string | time until which posts may not have been pushed, in milliseconds since 2006 | 28 days after the last post in pull mode, or the last failover |
 //! | `tl:{p}:checkpoint` | string | checkpoint of the Redis server that has the partition: its replication id, until when it had all writes, and since when it lacks earlier ones (stamps); in one partition of each server | for ever |
 //! | `tl:{q}:fanout` | stream | fan-out jobs; consumer group `fanout`; q from 0 to 15 | until done |
 //!

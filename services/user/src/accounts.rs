@@ -14,7 +14,7 @@ use microblog_record::{
     Database,
     sql::{read_id, statement},
 };
-use microblog_storage::{Front, Part, Reader, Tables, Writer};
+use microblog_storage::{Contents, Part, Reader, Tables, Whole, Writer};
 
 use crate::{
     address::Address,
@@ -50,8 +50,8 @@ pub(crate) struct Accounts {
 impl Accounts {
     /// Returns the public part of an account.
     pub(crate) async fn get(&self, id: UserId) -> Result<User, Error> {
-        let front = self.reader.read(&part(AccountItem::Profile, id.get())).await?;
-        read_profile(id, &front).ok_or(Error::UserNotFound)
+        let profile = self.reader.read(&part(AccountItem::Profile, id.get())).await?;
+        read_profile(id, &profile.front).ok_or(Error::UserNotFound)
     }
 
     /// Reads accounts by their ids and by their names, and checks a session, in one read of the cache. Omits
@@ -64,7 +64,8 @@ impl Accounts {
         let named = identifiers.iter().map(|name| part(AccountItem::Name, name.digest()));
         let sessions = token.iter().map(|token| part(AccountItem::Sessions, token.user().get()));
         let parts: Vec<_> = profiles.chain(named).chain(sessions).collect();
-        let mut fronts = self.reader.read_all(&parts).await?.into_iter();
+        let found = self.reader.read_all(&parts).await?.into_iter();
+        let mut fronts = found.map(|Contents { front, .. }| front);
         let user = |(&id, front): (&UserId, Arc<[u8]>)| read_profile(id, &front);
         let users = ids.iter().zip(fronts.by_ref()).filter_map(user).collect();
         let owner = |identifier: &Identifier, front: &[u8]| row_of(identifier, front)?.account;
@@ -93,8 +94,8 @@ impl Accounts {
     // Returns the row of a name; `None` if there is none.
     async fn name(&self, name: &Name) -> Result<Option<IdentifierRow>, Error> {
         let identifier = Identifier::from(name);
-        let front = self.reader.read(&part(AccountItem::Name, identifier.digest())).await?;
-        Ok(row_of(&identifier, &front))
+        let owner = self.reader.read(&part(AccountItem::Name, identifier.digest())).await?;
+        Ok(row_of(&identifier, &owner.front))
     }
 
     /// Returns an account with its private part; `None` if there is none.
@@ -223,8 +224,8 @@ fn row_of(identifier: &Identifier, front: &[u8]) -> Option<IdentifierRow> {
 }
 
 /// Returns an item to read.
-pub(crate) const fn part(item: AccountItem, id: u64) -> Part<AccountItem, Front> {
-    Part { item, id, view: Front }
+pub(crate) const fn part(item: AccountItem, id: u64) -> Part<AccountItem, Whole> {
+    Part { item, id, view: Whole }
 }
 
 /// Runs a write to completion, even if the caller disconnects.

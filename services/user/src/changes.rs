@@ -41,7 +41,7 @@ impl FeedTexts for AccountChanges {
             "SELECT id, 0, revision FROM accounts WHERE id > $1 + $2 ORDER BY id LIMIT $3";
         let decode = |row: &AnyRow| Ok(Some(account(read(row, 0)?, read(row, 2)?)));
         async move {
-            let (changes, next) = existing_page(database, PAGE, [], [after, 0], decode).await?;
+            let (changes, next) = existing_page(database, PAGE, [after, 0], decode).await?;
             Ok((changes, next.map(|[id, _]| [id, 0, 0])))
         }
         .boxed()

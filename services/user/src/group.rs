@@ -62,7 +62,7 @@ async fn run(
         before,
         after,
         patch: None,
-        records_max: item.records_max(),
+        limits: item.limits(),
     };
     let item = |&(item, id, revision): &(AccountItem, u64, u64)| ItemRevision {
         kind: item.kind().to_owned(),
@@ -315,7 +315,7 @@ async fn write_identifiers(
     state: &State,
 ) -> Result<(), sqlx::Error> {
     // Those that were made for a registration which did not get them.
-    let unused = state.identifiers.rows().filter(|(_, row)| row.revision == 0);
+    let unused = state.identifiers.now.iter().filter(|(_, row)| row.revision == 0);
     let removed = state.identifiers.removed().chain(unused.map(|(digest, _)| digest));
     execute(transaction, remove_identifiers_text, removed).await?;
     let row = |(digest, row): (&u64, &IdentifierRow)| {

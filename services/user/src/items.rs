@@ -9,7 +9,7 @@ use microblog_record::{
     sql::{number, read, statement},
 };
 use microblog_storage::{
-    Contents, Item, Loaded, library,
+    Contents, EntryLimits, Item, Loaded, library,
     transaction::{history_columns, row_history},
 };
 use prost::Message as _;
@@ -111,8 +111,8 @@ impl Item for AccountItem {
         }
     }
 
-    fn records_max(self) -> usize {
-        0
+    fn limits(self) -> EntryLimits {
+        EntryLimits::without_sets(0)
     }
 
     fn load(self, database: &Database, id: u64) -> BoxFuture<'_, Result<Loaded, Error>> {

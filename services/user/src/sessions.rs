@@ -86,7 +86,7 @@ impl Accounts {
         // A made-up token locks no row.
         let item = AccountItem::Sessions;
         let is_there = |front: &[u8]| Sessions::find(front, fingerprint).is_some();
-        if !is_there(&self.reader.read(&part(item, user.get())).await?) {
+        if !is_there(&self.reader.read(&part(item, user.get())).await?.front) {
             // A failover may have set back what the cache has.
             let load = async |database: &Database| item.load(database, user.get()).await;
             let is_known = is_there(&self.reader.uncached(load).await?.contents.front);
@@ -102,8 +102,8 @@ impl Accounts {
     /// Returns the account and the expiry of a session. Notes its use, at most once an hour.
     pub(crate) async fn authenticate(&self, token: &str) -> Result<(UserId, SystemTime), Error> {
         let token = Token::parse(token).ok_or(Error::TokenInvalid)?;
-        let front = self.reader.read(&part(AccountItem::Sessions, token.user().get())).await?;
-        self.check_session(&token, &front)
+        let sessions = self.reader.read(&part(AccountItem::Sessions, token.user().get())).await?;
+        self.check_session(&token, &sessions.front)
     }
 
     /// Does the same with the entry of the account's sessions.

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use microblog_domain::{Partition, Stamp, UserId};
+use microblog_storage::Rows;
 
 use crate::{
     address::Address,
@@ -168,47 +169,6 @@ pub(crate) struct GuessesRow {
     pub(crate) expires_ms: u64,
 }
 
-/// Rows of a table by their keys: as they were, and as they are now.
-#[derive(Debug)]
-pub(crate) struct Rows<K, R> {
-    before: BTreeMap<K, R>,
-    now: BTreeMap<K, R>,
-}
-
-impl<K: Ord + Clone, R: Clone + PartialEq> Rows<K, R> {
-    /// Returns the rows that were read.
-    pub(crate) fn new(rows: BTreeMap<K, R>) -> Self {
-        Self { now: rows.clone(), before: rows }
-    }
-
-    /// Returns the keys of the rows that are gone.
-    pub(crate) fn removed(&self) -> impl Iterator<Item = &K> {
-        self.before.keys().filter(|key| !self.now.contains_key(key))
-    }
-
-    /// Returns the rows that are new.
-    pub(crate) fn added(&self) -> impl Iterator<Item = (&K, &R)> {
-        self.now.iter().filter(|(key, _)| !self.before.contains_key(key))
-    }
-
-    /// Returns the rows that have changed.
-    pub(crate) fn changed(&self) -> impl Iterator<Item = (&K, &R)> {
-        let has_changed =
-            |(key, row): &(&K, &R)| self.before.get(key).is_some_and(|old| old != *row);
-        self.now.iter().filter(has_changed)
-    }
-
-    /// Returns all rows.
-    pub(crate) fn rows(&self) -> impl Iterator<Item = (&K, &R)> {
-        self.now.iter()
-    }
-
-    /// Returns whether a row is another one than before.
-    pub(crate) fn have_changed(&self) -> bool {
-        self.before != self.now
-    }
-}
-
 /// A change for the feed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Event {
@@ -324,9 +284,9 @@ impl State {
 
     // Returns whether an earlier call of the group has freed an address: its row was there, and is gone.
     fn has_freed(&self, digest: u64, identifier: &Identifier) -> bool {
-        let Rows { before, now } = &self.identifiers;
-        let was_there = before.get(&digest).is_some_and(|row| row.text == identifier.as_str());
-        was_there && !now.contains_key(&digest)
+        let was_there = self.identifiers.as_read().get(&digest);
+        let was_its = was_there.is_some_and(|row| row.text == identifier.as_str());
+        was_its && !self.identifiers.now.contains_key(&digest)
     }
 
     // Returns an id that no account of the group has. Another transaction may issue the same one: then the
@@ -635,7 +595,7 @@ mod tests {
             // They are made before.
             assert_eq!(state.identifiers.added().count() + state.guesses.added().count(), 0);
             for (id, row) in state.accounts.changed() {
-                let old = &state.accounts.before[id];
+                let old = &state.accounts.as_read()[id];
                 let fixed = |row: &AccountRow| {
                     (row.user.name.clone(), row.address.clone(), row.request.clone())
                 };

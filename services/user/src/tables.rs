@@ -128,7 +128,7 @@ pub(crate) async fn open_for_test(url: &str) -> Database {
         database: microblog_record::Config,
     }
     let flags = <Flags as clap::Parser>::parse_from(["test", "--database-url", url]);
-    let database = Database::open_required(&flags.database).unwrap();
+    let database = Database::open(&flags.database).unwrap();
     let tables = microblog_storage::Tables::new(database.clone(), &MIGRATIONS);
     tables.database().await.unwrap();
     database

@@ -19,7 +19,7 @@ use microblog_record::{
     Database, Error as DatabaseError,
     sql::{number, read, statement},
 };
-use microblog_storage::{Contents, Item as _};
+use microblog_storage::Item as _;
 use sqlx::{Row as _, any::AnyRow};
 
 use crate::{
@@ -129,16 +129,15 @@ async fn check_entry(
     id: UserId,
 ) -> Result<Option<String>, Error> {
     let cached = async || accounts.reader.peek(&[part(item, key)]).await.pop().flatten();
-    let Some(front) = cached().await else { return Ok(None) };
-    let Contents { front: stored, .. } =
-        item.load(accounts.tables.database().await?, key).await?.contents;
-    if is_same(item, &front, &stored) {
+    let Some(found) = cached().await else { return Ok(None) };
+    let stored = item.load(accounts.tables.database().await?, key).await?.contents;
+    if is_same(item, &found.front, &stored.front) {
         return Ok(None);
     }
     // It may have changed between the two reads.
     let again = cached().await;
     let kind = item.kind();
-    Ok((again == Some(front))
+    Ok((again == Some(found))
         .then(|| format!("{kind} of {id}: the cache differs from the database")))
 }
 

@@ -10,8 +10,9 @@ use super::read_back::World;
 /// the gateway.
 const RECORD: &str = "
     WITH accounts AS (SELECT id AS account FROM \"user\".accounts),
-         posts AS (SELECT * FROM post.posts
-                   WHERE deleted = 0 AND author IN (SELECT account FROM accounts)),
+         posts AS (SELECT p.id, p.author, p.root, t.text FROM post.posts p
+                   JOIN post.texts t ON t.id = p.id
+                   WHERE p.author IN (SELECT account FROM accounts)),
          edges AS (SELECT 'follow' AS kind, source, target FROM relation.follows
                    UNION ALL SELECT 'block', source, target FROM relation.blocks
                    UNION ALL SELECT 'mute', source, target FROM relation.mutes)
@@ -20,11 +21,9 @@ const RECORD: &str = "
         WHERE source IN (SELECT account FROM accounts) AND target IN (SELECT account FROM accounts)
     UNION ALL SELECT concat_ws(' ', 'post', id, author, root, text) FROM posts
     UNION ALL SELECT concat_ws(' ', 'comment', post, id, text) FROM post.comments
-        WHERE deleted = 0 AND post IN (SELECT id FROM posts)
-        AND author IN (SELECT account FROM accounts)
-    UNION ALL SELECT concat_ws(' ', 'like', post, member) FROM post.likes
-        WHERE ended = 0 AND post IN (SELECT id FROM posts)
-        AND member IN (SELECT account FROM accounts)";
+        WHERE post IN (SELECT id FROM posts) AND author IN (SELECT account FROM accounts)
+    UNION ALL SELECT concat_ws(' ', 'like', post, account) FROM post.likes
+        WHERE post IN (SELECT id FROM posts) AND account IN (SELECT account FROM accounts)";
 
 /// Returns what the database has.
 pub(super) fn recorded(postgres: &PostgresServer) -> BTreeSet<String> {

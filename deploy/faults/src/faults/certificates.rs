@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use tokio::time::sleep;
 
 use crate::{
-    system::{Certificates, Equipment, Level, Setup, StoreKind, identity_key},
+    system::{Certificates, Equipment, Setup, StoreKind, identity_key},
     trial::{Bite, Fault, Trial},
 };
 
@@ -18,7 +18,7 @@ const FAILED: usize = 20;
 
 /// Returns these faults.
 pub(super) fn all() -> Vec<Fault> {
-    let setups = || vec![Setup::separate(StoreKind::Single, Level::Recorded).with(Equipment::Tls)];
+    let setups = || vec![Setup::separate(StoreKind::Single).with(Equipment::Tls)];
     vec![
         Fault::new(
             "certificates-rolled",

@@ -8,7 +8,7 @@ use tokio::task::spawn_blocking;
 
 use super::failover::has_role;
 use crate::{
-    system::{Level, Redis, Setup, StoreKind},
+    system::{Redis, Setup, StoreKind},
     trial::{Bite, Fault, Trial},
 };
 
@@ -17,12 +17,7 @@ const SLOTS: u32 = 2_000;
 
 /// Returns these faults.
 pub(super) fn all() -> Vec<Fault> {
-    let setups = || {
-        vec![
-            Setup::separate(StoreKind::Cluster, Level::Local),
-            Setup::separate(StoreKind::Cluster, Level::Recorded),
-        ]
-    };
+    let setups = || vec![Setup::separate(StoreKind::Cluster)];
     vec![
         Fault::new(
             "failover-planned",

@@ -67,7 +67,7 @@ fn fault(
     Fault::new(
         name,
         injected,
-        "failed or slow calls, or work that waits; of user or relation without Redis, calls that are done",
+        "failed or slow calls, or work that waits; of a service that has a database without Redis, calls that are done",
         separate(),
         move |trial| Box::pin(impaired(trial, caller, callee, passage)),
     )
@@ -96,9 +96,12 @@ async fn impaired(
         (Some("post"), "timeline") => Some(waiting::deliveries(trial).await),
         (Some("timeline"), "relation") => Some(waiting::jobs(trial).await),
         // The database answers. Each call needs user, for its session.
-        (Some(service @ ("user" | "relation")), "redis") => {
-            let (what, call) =
-                if service == "user" { ("calls", "") } else { ("follows", "Follow(") };
+        (Some(service @ ("user" | "relation" | "post")), "redis") => {
+            let (what, call) = match service {
+                "user" => ("calls", ""),
+                "relation" => ("follows", "Follow("),
+                _ => ("likes", "Like("),
+            };
             trial.load.done(call, MEANWHILE, since).await;
             Some(format!("{} {what} meanwhile", trial.load.shared.log.done(call, since)))
         }

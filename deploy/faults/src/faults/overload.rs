@@ -21,7 +21,7 @@ use tonic::{Code, Status, Streaming, transport::Channel};
 use super::separate;
 use crate::{
     check::{as_viewer, login},
-    system::{Level, Passage, Proxy, Setup, StoreKind},
+    system::{Passage, Proxy, Setup, StoreKind},
     trial::{Bite, Fault, Trial},
 };
 
@@ -40,8 +40,7 @@ const GONE: Duration = Duration::from_secs(90);
 
 /// Returns these faults.
 pub(super) fn all() -> Vec<Fault> {
-    let setups =
-        || vec![Setup::one(Level::Local), Setup::separate(StoreKind::Single, Level::Recorded)];
+    let setups = || vec![Setup::one(), Setup::separate(StoreKind::Single)];
     vec![
         Fault::new(
             "connections-dropped",

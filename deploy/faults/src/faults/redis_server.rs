@@ -10,21 +10,19 @@ use anyhow::{Context as _, Result, ensure};
 use microblog_testkit::redis::{Value, aio::MultiplexedConnection, cmd};
 use tokio::time::sleep;
 
-use super::{one_and_separate, repeatedly, seen_calls, separate};
+use super::{one_and_separate, repeatedly, seen_calls, separate, waiting};
 use crate::{
-    system::{Level, Setup, StoreKind},
+    system::{Setup, StoreKind},
     trial::{Bite, Fault, Trial},
 };
 
 /// Longer than all timeouts of commands.
 const FROZEN: Duration = Duration::from_secs(10);
-/// Calls that fail meanwhile.
-const FAILED: usize = 20;
 /// Less than the last second of writes, and not the end of one.
 const CUT_BYTES: u64 = 10_001;
 const REPEATED: usize = 20;
 /// Those that a system has: one of each service.
-const LIBRARIES: u64 = 4;
+const LIBRARIES: u64 = 5;
 
 /// Returns these faults.
 pub(super) fn all() -> Vec<Fault> {
@@ -37,13 +35,6 @@ pub(super) fn all() -> Vec<Fault> {
             |trial| Box::pin(killed(trial)),
         ),
         Fault::new(
-            "redis-killed-fsync",
-            "as redis-killed, with `appendfsync always`",
-            "failed calls",
-            vec![Setup::separate(StoreKind::Single, Level::Local)],
-            |trial| Box::pin(killed_with_fsync(trial)),
-        ),
-        Fault::new(
             "redis-frozen",
             "Redis stops for 10 s (SIGSTOP), and goes on",
             "failed calls",
@@ -53,28 +44,28 @@ pub(super) fn all() -> Vec<Fault> {
         Fault::new(
             "redis-truncated",
             "Redis is killed, and starts with the end of its append-only file cut off",
-            "lost changes are found",
+            "a file that is shorter",
             one_and_separate(),
             |trial| Box::pin(truncated(trial)),
         ),
         Fault::new(
             "redis-full",
             "Redis reaches `maxmemory`, which is raised later",
-            "STORE_FULL",
+            "posts that wait for delivery",
             separate(),
             |trial| Box::pin(full(trial)),
         ),
         Fault::new(
             "redis-disk-full",
             "Redis cannot write its append-only file any more, as on a full disk; later it can",
-            "failed calls; MISCONF in its log",
+            "posts that wait for delivery; MISCONF in its log",
             separate(),
             |trial| Box::pin(disk_full(trial)),
         ),
         Fault::new(
             "redis-disk-full-killed",
             "as redis-disk-full, and Redis is killed meanwhile",
-            "failed calls",
+            "posts that wait for delivery",
             separate(),
             |trial| Box::pin(killed_with_full_disk(trial)),
         ),
@@ -82,10 +73,7 @@ pub(super) fn all() -> Vec<Fault> {
             "redis-disconnects",
             "Redis closes all connections, twenty times in 4 s",
             "closed connections",
-            vec![
-                Setup::separate(StoreKind::Single, Level::Recorded),
-                Setup::separate(StoreKind::Cluster, Level::Recorded),
-            ],
+            vec![Setup::separate(StoreKind::Single), Setup::separate(StoreKind::Cluster)],
             |trial| Box::pin(disconnected(trial)),
         ),
         Fault::new(
@@ -107,14 +95,6 @@ async fn killed(trial: &mut Trial) -> Result<Bite> {
     Ok(seen_calls(trial, since))
 }
 
-/// As [`killed`], with each write on the disk before its reply.
-async fn killed_with_fsync(trial: &mut Trial) -> Result<Bite> {
-    let mut connection = trial.system.redis.single()?.admin().await;
-    let mut set = cmd("CONFIG");
-    set.arg("SET").arg("appendfsync").arg("always").exec_async(&mut connection).await?;
-    killed(trial).await
-}
-
 /// It stops for some time (SIGSTOP), and goes on.
 async fn frozen(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
@@ -129,10 +109,11 @@ async fn frozen(trial: &mut Trial) -> Result<Bite> {
 /// It is killed, and loses the end of its append-only file, from the middle of a transaction on.
 async fn truncated(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
+    let since = trial.load.shared.log.len();
     trial.system.redis.kill_and_change(truncate).await?;
     trial.after().await;
-    let found = trial.system.logged("redis lacks recorded changes");
-    Ok(Bite::seen_if(found > 0, format!("lost changes, found {found} times")))
+    let unknown = trial.load.shared.log.unknown(since);
+    Ok(Bite::Seen(format!("a shorter file, {unknown} unknown outcomes")))
 }
 
 /// Returns the file to which it appends.
@@ -146,31 +127,30 @@ fn newest_increment(directory: &Path) -> Result<PathBuf> {
 fn truncate(directory: &Path) -> Result<()> {
     let file = fs::OpenOptions::new().write(true).open(newest_increment(directory)?)?;
     let length = file.metadata()?.len();
-    file.set_len(length.saturating_sub(CUT_BYTES))?;
+    ensure!(length > CUT_BYTES, "the append-only file has {length} bytes");
+    file.set_len(length - CUT_BYTES)?;
     Ok(())
 }
 
 /// It reaches its memory limit, which is raised later.
 async fn full(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
-    let since = trial.load.shared.log.len();
     let mut connection = trial.system.redis.single()?.admin().await;
     let limit = async |connection: &mut MultiplexedConnection, bytes: u64| {
         cmd("CONFIG").arg("SET").arg("maxmemory").arg(bytes).exec_async(connection).await
     };
     limit(&mut connection, 1).await?;
-    trial.load.failures(&["STORE_FULL"], FAILED, since).await;
+    let waiting = waiting::deliveries(trial).await;
     limit(&mut connection, 0).await?;
     trial.after().await;
-    let rejected = trial.load.shared.log.count("STORE_FULL", since);
-    Ok(Bite::Seen(format!("{rejected} calls STORE_FULL")))
+    Ok(Bite::Seen(waiting))
 }
 
 /// It cannot write its append-only file any more, and later it can.
 async fn disk_full(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
     let since = trial.load.shared.log.len();
-    fill_disk(trial, since).await?;
+    fill_disk(trial).await?;
     let redis = trial.system.redis.single()?;
     redis.limit_files(None);
     trial.after().await;
@@ -183,19 +163,21 @@ async fn disk_full(trial: &mut Trial) -> Result<Bite> {
 async fn killed_with_full_disk(trial: &mut Trial) -> Result<Bite> {
     trial.before().await;
     let since = trial.load.shared.log.len();
-    fill_disk(trial, since).await?;
+    fill_disk(trial).await?;
     // It starts without the limit.
     trial.system.redis.kill_and_change(|_| Ok(())).await?;
     trial.after().await;
-    Ok(seen_calls(trial, since))
+    let unknown = trial.load.shared.log.unknown(since);
+    Ok(Bite::Seen(format!("a write error, {unknown} unknown outcomes")))
 }
 
-/// Limits the size of its files to that of now, and waits until calls fail.
-async fn fill_disk(trial: &Trial, since: usize) -> Result<()> {
+/// Limits the size of its files to that of now, and waits until it rejects writes: posts wait for their
+/// delivery.
+async fn fill_disk(trial: &Trial) -> Result<()> {
     let redis = trial.system.redis.single()?;
     let size = newest_increment(redis.directory())?.metadata()?.len();
     redis.limit_files(Some(size));
-    trial.load.unknown(FAILED, since).await;
+    waiting::deliveries(trial).await;
     ensure!(redis.log().contains("Error writing to the AOF file"), "Redis logs no write error");
     Ok(())
 }

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{separate, waiting};
 use crate::{
-    system::{Level, Server, Setup, StoreKind},
+    system::{Server, Setup, StoreKind},
     trial::{Bite, Fault, Trial},
 };
 
@@ -80,10 +80,10 @@ pub(super) fn all() -> Vec<Fault> {
         "all-killed",
         "`microblog up` is killed with all its servers and Redis, and starts again",
         "failed calls",
-        vec![Setup::one(Level::Recorded)],
+        vec![Setup::one()],
         |trial| Box::pin(killed(trial, "microblog")),
     ));
-    let replicas = || vec![Setup::replicas(StoreKind::Cluster, Level::Recorded)];
+    let replicas = || vec![Setup::replicas(StoreKind::Cluster)];
     faults.push(Fault::new(
         "replica-killed",
         format!(
@@ -105,10 +105,7 @@ pub(super) fn all() -> Vec<Fault> {
         "feed-killed",
         "random servers are killed (SIGKILL) and start again, for 50 s (--long: five minutes)",
         "failed reads of the change feed, no expired cursor",
-        vec![
-            Setup::separate(StoreKind::Single, Level::Local),
-            Setup::replicas(StoreKind::Cluster, Level::Recorded),
-        ],
+        vec![Setup::separate(StoreKind::Single), Setup::replicas(StoreKind::Cluster)],
         |trial| Box::pin(feed_killed(trial)),
     ));
     faults.push(Fault::new(
@@ -116,9 +113,9 @@ pub(super) fn all() -> Vec<Fault> {
         "each server is stopped (SIGTERM) and started again, one after the other",
         "all exit with 0",
         vec![
-            Setup::separate(StoreKind::Single, Level::Local),
-            Setup::separate(StoreKind::Cluster, Level::Recorded),
-            Setup::replicas(StoreKind::Cluster, Level::Recorded),
+            Setup::separate(StoreKind::Single),
+            Setup::separate(StoreKind::Cluster),
+            Setup::replicas(StoreKind::Cluster),
         ],
         |trial| Box::pin(restarted(trial)),
     ));
@@ -133,9 +130,9 @@ pub(super) fn mixed_versions(other_programs: &Path) -> Fault {
         "each server is replaced by another version, one after the other, and back",
         "all exit with 0",
         vec![
-            Setup::separate(StoreKind::Single, Level::Recorded),
-            Setup::separate(StoreKind::Cluster, Level::Recorded),
-            Setup::replicas(StoreKind::Cluster, Level::Recorded),
+            Setup::separate(StoreKind::Single),
+            Setup::separate(StoreKind::Cluster),
+            Setup::replicas(StoreKind::Cluster),
         ],
         move |trial| {
             let other_programs = other_programs.clone();

@@ -1,4 +1,4 @@
-//! Work that waits for a service: what stays in Redis meanwhile.
+//! Work that waits for a service: what stays in a store meanwhile.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -15,10 +15,12 @@ const STAYS: Duration = Duration::from_secs(2);
 
 /// Waits until posts wait for their delivery to the timeline service.
 pub(super) async fn deliveries(trial: &Trial) -> String {
-    let read = async |connection: &mut MultiplexedConnection, outbox: &str| {
-        cmd("ZRANGE").arg(outbox).arg(0).arg(-1).query_async(connection).await
+    let undelivered = async || {
+        let database = trial.system.database.server();
+        let ids = database.map(|it| it.sql("SELECT id FROM post.undelivered")).unwrap_or_default();
+        ids.lines().map(str::to_owned).collect()
     };
-    let count = staying(trial, "post:*:outbox", read).await;
+    let count = staying("undelivered posts", undelivered).await;
     format!("{count} posts that wait for their delivery")
 }
 
@@ -28,7 +30,7 @@ pub(super) async fn jobs(trial: &Trial) -> String {
         let entries = cmd("XRANGE").arg(stream).arg("-").arg("+").query_async(connection).await;
         entries.map(|all: Vec<(String, Value)>| all.into_iter().map(|(id, _)| id).collect())
     };
-    let count = staying(trial, "tl:*:fanout", read).await;
+    let count = staying("jobs", async || entries(trial, "tl:*:fanout", &read).await).await;
     format!("{count} jobs that wait")
 }
 
@@ -37,20 +39,18 @@ pub(super) async fn notices(trial: &Trial, service: &str) -> String {
     let read = async |connection: &mut MultiplexedConnection, feed: &str| {
         cmd("HMGET").arg(feed).arg("sequence").query_async(connection).await
     };
-    staying(trial, &format!("note:*:feed:{service}"), read).await;
+    let feed = format!("note:*:feed:{service}");
+    staying("positions in feeds", async || entries(trial, &feed, &read).await).await;
     format!("changes of {service} that wait")
 }
 
-/// Waits until entries of some keys stay for a while. Returns their number.
-async fn staying<R>(trial: &Trial, keys: &str, read: R) -> usize
-where
-    R: AsyncFn(&mut MultiplexedConnection, &str) -> RedisResult<Vec<String>>,
-{
+/// Waits until some of what is read stays for a while. Returns how much.
+async fn staying(what: &str, read: impl AsyncFn() -> BTreeSet<String>) -> usize {
     let mut count = 0;
-    eventually(&format!("entries of {keys} stay"), PATIENCE, async || {
-        let before = entries(trial, keys, &read).await;
+    eventually(&format!("{what} stay"), PATIENCE, async || {
+        let before = read().await;
         sleep(STAYS).await;
-        count = entries(trial, keys, &read).await.intersection(&before).count();
+        count = read().await.intersection(&before).count();
         count > 0
     })
     .await;

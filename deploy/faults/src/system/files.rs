@@ -28,7 +28,7 @@ impl Copy {
     }
 
     /// Returns whether the files differ from the copy.
-    pub(super) fn differs(&self, from: &Path) -> anyhow::Result<bool> {
+    pub(crate) fn differs(&self, from: &Path) -> anyhow::Result<bool> {
         for name in &self.names {
             let mut diff = Command::new("diff");
             diff.args(["-rqN"]).args([self.directory.path().join(name), from.join(name)]);

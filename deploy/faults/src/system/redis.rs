@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use microblog_local::{launch::Ports, up::DataDir};
-use microblog_testkit::{RedisCluster, RedisServer, Sentinels, redis::cmd};
+use microblog_testkit::{RedisCluster, RedisServer, Sentinels};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -18,16 +18,9 @@ use super::{
     Clock, DatabaseKind, Equipment, Setup,
     files::{self, Copy},
 };
-use crate::{
-    clock::{self, Millis},
-    model::Partition,
-};
 
 /// The data of a redis-server in its directory.
 const DATA: [&str; 2] = ["appendonlydir", "dump.rdb"];
-
-/// The bits of a version below its epoch.
-const VERSION_NUMBER_BITS: u32 = 40;
 
 /// Stalls of a busy machine are shorter. Sentinels do not promote a replica that was without its
 /// primary for ten times as long.
@@ -91,28 +84,22 @@ impl Redis {
         })
     }
 
-    /// Kills all redis-servers (SIGKILL), changes the files of each, and starts them again. Returns the
-    /// time when none ran.
-    pub(crate) async fn kill_and_change(
-        &self,
-        change: impl Fn(&Path) -> Result<()>,
-    ) -> Result<Millis> {
+    /// Kills all redis-servers (SIGKILL), changes the files of each, and starts them again.
+    pub(crate) async fn kill_and_change(&self, change: impl Fn(&Path) -> Result<()>) -> Result<()> {
         if let Self::Private(directory) = self {
             let pid = fs::read_to_string(directory.join("redis.pid"))?;
             let pid = Pid::from_raw(pid.trim().parse()?);
             kill(pid, Signal::SIGKILL).context("cannot kill redis-server")?;
-            let killed_at = clock::now();
             // The launcher waits for more than a second before it starts it again.
-            return change(directory).map(|()| killed_at);
+            return change(directory);
         }
         let servers = self.servers();
         servers.iter().for_each(|server| server.kill());
-        let killed_at = clock::now();
         servers.iter().try_for_each(|server| change(server.directory()))?;
         for server in servers {
             server.restart().await;
         }
-        Ok(killed_at)
+        Ok(())
     }
 
     /// Copies the files of the only redis-server, which goes on.
@@ -154,27 +141,6 @@ impl Redis {
         }
     }
 
-    /// Returns the newest change of each partition that has a journal, by the prefix of the service's
-    /// keys and the partition.
-    pub(super) async fn newest_changes(&self) -> Result<Vec<(Partition, u64)>> {
-        let mut newest = Vec::new();
-        for server in self.servers() {
-            let mut connection = server.admin().await;
-            let keys: Vec<String> =
-                cmd("KEYS").arg("*:{*}:journal").query_async(&mut connection).await?;
-            for key in keys {
-                let mut range = cmd("XREVRANGE");
-                range.arg(&key).arg("+").arg("-").arg("COUNT").arg(1);
-                // A replica redirects to its primary.
-                let entries = range.query_async::<Vec<(String, Vec<String>)>>(&mut connection);
-                for (id, _) in entries.await.unwrap_or_default() {
-                    newest.push((partition(&key)?, version(&id)?));
-                }
-            }
-        }
-        Ok(newest)
-    }
-
     /// Returns the logs of its servers.
     pub(super) fn logs(&self) -> Vec<String> {
         match self {
@@ -186,22 +152,12 @@ impl Redis {
     }
 }
 
+/// Returns whether a redis-server that does not run has data.
+pub(crate) fn has_data(directory: &Path) -> bool {
+    DATA.iter().any(|name| directory.join(name).exists())
+}
+
 /// Deletes the data of a redis-server that does not run.
 pub(crate) fn erase(directory: &Path) -> Result<()> {
     DATA.iter().try_for_each(|name| files::remove(&directory.join(name)))
-}
-
-/// Parses a key such as `post:{7}:journal`.
-fn partition(key: &str) -> Result<Partition> {
-    let parse = || {
-        let (service, rest) = key.split_once(":{")?;
-        Some((service.to_owned(), rest.split_once('}')?.0.parse().ok()?))
-    };
-    parse().with_context(|| format!("not the key of a journal: {key}"))
-}
-
-/// Parses a version `<epoch>-<number>`, and returns it as the databases have it.
-fn version(id: &str) -> Result<u64> {
-    let (epoch, number) = id.split_once('-').context("not the id of an entry")?;
-    Ok((epoch.parse::<u64>()? << VERSION_NUMBER_BITS) | number.parse::<u64>()?)
 }

@@ -18,8 +18,7 @@ use crate::{
     system::{Database, Layout, Setup, System, Topology},
 };
 
-/// Accounts before the measurement of bytes: every partition then has its own keys, and its rows of
-/// journal positions.
+/// Accounts before the measurement of bytes: every partition then has its own keys.
 const WARM_UP: u32 = 4 * Partition::COUNT as u32;
 
 /// The processes whose work grows with the followers of an author.
@@ -120,7 +119,7 @@ impl Measurement {
         let graph = graph.graph()?;
         let system = self.start(Layout::Colocated).await?;
         let steps = memory::measure(sample, &graph, &system).await?.steps;
-        let bytes = |step: &memory::Step| (step.used - step.journals) as f64;
+        let bytes = |step: &memory::Step| step.used as f64;
         let cost = |step: &memory::Step| {
             let each = |amount: f64| if step.count == 0 { 0.0 } else { amount / step.count as f64 };
             let sql = step.sql.unwrap_or_default();

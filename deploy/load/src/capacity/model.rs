@@ -56,7 +56,8 @@ pub(super) struct Assumptions {
     /// Peak load relative to the mean load
     #[arg(long, value_name = "RATIO", default_value_t = 3.0)]
     pub(super) peak: f64,
-    /// Posts of an account in Redis; the archive has the others
+    /// Posts of an account that are cached, with their likes and comments: those that were read in the last
+    /// week
     #[arg(long, value_name = "COUNT", default_value_t = 10)]
     pub(super) kept_posts: u32,
     /// Likes of a post
@@ -83,9 +84,6 @@ pub(super) struct Assumptions {
     /// Cores of the SQL server of a service
     #[arg(long, value_name = "COUNT", default_value_t = 64.0)]
     pub(super) sql_cores: f64,
-    /// Hours for which SQL may be away at peak load
-    #[arg(long, value_name = "HOURS", default_value_t = 1.0)]
-    pub(super) sql_outage: f64,
 }
 
 /// The measured inputs.
@@ -206,8 +204,6 @@ pub(super) struct Sql {
     pub(super) busy: f64,
     /// Cores at the target utilization.
     pub(super) cores: f64,
-    /// How long SQL may be away at peak load until the journals of post are full.
-    pub(super) outage_hours: f64,
     /// Rows of each of [`KINDS`].
     pub(super) rows: [f64; 5],
     /// Bytes of each of [`KINDS`].
@@ -300,11 +296,11 @@ fn memory(inputs: &Inputs, assumed: &Assumptions, accounts: u64) -> Vec<Memory> 
     let entries = (f64::from(assumed.followers) * kept).min(HOME_MAX as f64);
     let homes = accounts * assumed.readers * entries * inputs.home_entry_bytes;
     memory.push(of_timeline("home timelines", homes));
-    // A measured post includes its record in its author's user timeline, where archived posts stay.
+    // A measured post includes its record in its author's user timeline, where older posts stay.
     let written = posts_of_account_a_day(assumed) * DAYS_PER_YEAR * assumed.years;
-    let archived = (written.min(USER_TIMELINE_MAX) - kept).max(0.0);
-    let records = accounts * archived * USER_RECORD as f64;
-    memory.push(of_timeline("archived posts in user timelines", records));
+    let older = (written.min(USER_TIMELINE_MAX) - kept).max(0.0);
+    let records = accounts * older * USER_RECORD as f64;
+    memory.push(of_timeline("older posts in user timelines", records));
     memory
 }
 
@@ -330,7 +326,6 @@ fn sql(inputs: &Inputs, assumed: &Assumptions, accounts: u64, peak: &Peak) -> Sq
         written: sum(|cost| cost.sql_written),
         busy,
         cores: (busy / assumed.utilization).ceil(),
-        outage_hours: limits::outage_hours(peak),
         rows: each(|cost| cost.sql_rows),
         bytes: each(|cost| cost.sql_bytes),
     }
@@ -472,7 +467,6 @@ mod tests {
             "--likes=10",
             "--comments=4",
             "--years=2",
-            "--sql-outage=2",
         ] {
             let more = needs(&plan(&inputs(), &assumed(&[flag]), 100_000_000));
             assert!(least.iter().zip(&more).all(|(least, more)| least <= more), "{flag}");

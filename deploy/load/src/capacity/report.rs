@@ -117,7 +117,6 @@ fn assumptions(assumed: &Assumptions) -> String {
     row("--redis-share", assumed.redis_share, "share of it for data");
     row("--replicas", assumed.replicas.into(), "replicas of a Redis primary");
     row("--sql-cores", assumed.sql_cores, "cores of the SQL server of a service");
-    row("--sql-outage", assumed.sql_outage, "hours for which SQL may be away at peak");
     table.0
 }
 
@@ -164,8 +163,6 @@ fn sql(plans: &[Plan]) -> String {
     let mut table = sizes(plans);
     table.row("rows written a second at peak", plans.iter().map(|plan| number(plan.sql.written)));
     table.row("cores of PostgreSQL at peak", plans.iter().map(|plan| number(plan.sql.cores)));
-    let journal = |plan: &Plan| number(plan.sql.outage_hours);
-    table.row("hours without SQL at peak until journals are full", plans.iter().map(journal));
     for (index, (kind, _)) in KINDS.iter().enumerate() {
         let since = if index > 1 { ", with `--years`" } else { "" };
         let name = format!("on disk: {kind}{since}");

@@ -8,7 +8,10 @@ use microblog_local::{
     remote::{self, CALL_TIMEOUT},
 };
 use microblog_proto::{
-    post::{AddCommentRequest, LikeRequest},
+    post::{
+        AddCommentRequest, GetPostRequest, LikeRequest, ListCommentsRequest, ListLikersRequest,
+        ListUserPostsRequest,
+    },
     relation::{EdgeList, ListEdgesRequest},
     user::GetUserByNameRequest,
 };
@@ -122,6 +125,56 @@ impl<'a> Content<'a> {
             response.await.map(drop)
         });
         all("lists", 2 * self.accounts.len(), calls).await.map(drop)
+    }
+
+    /// Reads posts, each with a viewer, and the newest posts of each account. The read puts them into the cache,
+    /// with what the viewer likes.
+    pub(super) async fn read_posts(&self, posts: &[u64]) -> anyhow::Result<()> {
+        let calls = posts.iter().enumerate().map(async |(index, &post_id)| {
+            let message = GetPostRequest { post_id, viewer_id: self.account(index) };
+            let response = remote::retry(async || {
+                self.services.posts().get_post(remote::request(message, CALL_TIMEOUT)).await
+            });
+            response.await.map(drop)
+        });
+        all("posts", posts.len(), calls).await?;
+        let calls = self.accounts.iter().map(async |&author_id| {
+            let message = ListUserPostsRequest { author_id, page_size: 1, ..Default::default() };
+            let response = remote::retry(async || {
+                let request = remote::request(message.clone(), CALL_TIMEOUT);
+                self.services.posts().list_user_posts(request).await
+            });
+            response.await.map(drop)
+        });
+        all("lists", self.accounts.len(), calls).await.map(drop)
+    }
+
+    /// Reads who likes posts. The read puts the lists into the cache.
+    pub(super) async fn read_likers(&self, posts: &[u64]) -> anyhow::Result<()> {
+        let calls = posts.iter().map(async |&post_id| {
+            let message = ListLikersRequest { post_id, ..Default::default() };
+            let response = remote::retry(async || {
+                let request = remote::request(message.clone(), CALL_TIMEOUT);
+                self.services.posts().list_likers(request).await
+            });
+            response.await.map(drop)
+        });
+        all("lists", posts.len(), calls).await?;
+        self.read_posts(posts).await
+    }
+
+    /// Reads the comments on posts. The read puts the lists into the cache.
+    pub(super) async fn read_comments(&self, posts: &[u64]) -> anyhow::Result<()> {
+        let calls = posts.iter().map(async |&post_id| {
+            let message = ListCommentsRequest { post_id, ..Default::default() };
+            let response = remote::retry(async || {
+                let request = remote::request(message.clone(), CALL_TIMEOUT);
+                self.services.posts().list_comments(request).await
+            });
+            response.await.map(drop)
+        });
+        all("lists", posts.len(), calls).await?;
+        self.read_posts(posts).await
     }
 
     /// Reads the home timeline of each account. The read creates the timeline.

@@ -3,18 +3,13 @@
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use microblog_domain::Partition;
-use microblog_keyspace::redis::{aio::MultiplexedConnection, cmd, pipe};
+use microblog_keyspace::redis::{aio::MultiplexedConnection, cmd};
 use tokio::time;
 
 use crate::{
     redis_info::Info,
     system::{SqlUsage, System, quiescence},
 };
-
-/// Idempotency records, which expire after a day: the only keys with a UUID in their name. Rate
-/// limit keys, which expire after a minute, do not exist because the limits are off.
-const EXPIRING_KEYS: &str = "post:{*}:*-*-*-*-*";
 
 const SCAN_COUNT: u32 = 1000;
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -29,28 +24,26 @@ const FLUCTUATION_BYTES: u64 = 4 << 10;
 
 /// How long no row may be written. A PostgreSQL session reports its rows up to ten seconds after it
 /// becomes idle.
-const RECORDED: Duration = Duration::from_secs(12);
-const RECORDED_POLL: Duration = Duration::from_secs(2);
+const WRITTEN: Duration = Duration::from_secs(12);
+const WRITTEN_POLL: Duration = Duration::from_secs(2);
 
 /// A reading of a system.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reading {
     /// The memory that Redis uses.
     pub(super) used: i64,
-    /// The part of it in change journals.
-    pub(super) journals: i64,
     pub(super) sql: Option<SqlUsage>,
 }
 
 impl Reading {
-    /// Waits until all changes are recorded, if the databases are in a PostgreSQL server, and until the
+    /// Waits until PostgreSQL reports no more rows, if the databases are in such a server, and until the
     /// memory of Redis is constant.
     pub(super) async fn read(store: &mut Store, system: &System) -> anyhow::Result<Self> {
         quiescence::wait_until_quiescent(std::slice::from_mut(&mut store.redis)).await?;
         let mut sql = system.sql_usage()?;
         let mut since = Instant::now();
-        while sql.is_some() && since.elapsed() < RECORDED {
-            time::sleep(RECORDED_POLL).await;
+        while sql.is_some() && since.elapsed() < WRITTEN {
+            time::sleep(WRITTEN_POLL).await;
             let now = system.sql_usage()?;
             if now.map(|now| now.written) != sql.map(|sql| sql.written) {
                 since = Instant::now();
@@ -58,7 +51,7 @@ impl Reading {
             sql = now;
         }
         let used = store.read_when_quiescent().await?;
-        Ok(Self { used, journals: store.journals().await?, sql })
+        Ok(Self { used, sql })
     }
 }
 
@@ -72,13 +65,13 @@ impl Store {
         Self { redis }
     }
 
-    /// Waits for quiescence and constant memory, deletes expiring keys, and returns the memory.
+    /// Waits for quiescence and constant memory, and returns the memory.
     pub(super) async fn read_when_quiescent(&mut self) -> anyhow::Result<i64> {
         quiescence::wait_until_quiescent(std::slice::from_mut(&mut self.redis)).await?;
         let started = Instant::now();
         // Before reading the memory: the scan completes an incremental rehash, during which both
         // hash tables exist.
-        self.remove_expiring().await?;
+        self.scan().await?;
         let mut used = self.used().await?;
         let mut since = Instant::now();
         while since.elapsed() < STEADY {
@@ -94,27 +87,11 @@ impl Store {
         Ok(used)
     }
 
-    /// Returns the memory of all change journals.
-    async fn journals(&mut self) -> anyhow::Result<i64> {
-        let mut usage = pipe();
-        for partition in Partition::all() {
-            let key = format!("post:{{{partition}}}:journal");
-            usage.cmd("MEMORY").arg("USAGE").arg(key).arg("SAMPLES").arg(0);
-        }
-        let bytes: Vec<Option<i64>> = usage.query_async(&mut self.redis).await?;
-        Ok(bytes.into_iter().flatten().sum())
-    }
-
-    /// Deletes expiring keys, so that no step counts them.
-    pub(super) async fn remove_expiring(&mut self) -> anyhow::Result<()> {
+    async fn scan(&mut self) -> anyhow::Result<()> {
         let mut cursor = 0;
         loop {
-            let mut scan = cmd("SCAN");
-            scan.arg(cursor).arg("MATCH").arg(EXPIRING_KEYS).arg("COUNT").arg(SCAN_COUNT);
-            let (next, keys): (u64, Vec<String>) = scan.query_async(&mut self.redis).await?;
-            if !keys.is_empty() {
-                cmd("DEL").arg(keys).exec_async(&mut self.redis).await?;
-            }
+            let scan = cmd("SCAN").arg(cursor).arg("COUNT").arg(SCAN_COUNT).take();
+            let (next, _): (u64, Vec<String>) = scan.query_async(&mut self.redis).await?;
             cursor = next;
             if cursor == 0 {
                 return Ok(());
@@ -149,9 +126,6 @@ fn counts_lua(redis_version: &str, allocator: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use microblog_testkit::RedisServer;
-    use uuid::Uuid;
-
     use super::*;
 
     #[test]
@@ -164,22 +138,5 @@ mod tests {
         for not_counted in ["7.0.15", "7.2.4", "6.9.1", ""] {
             assert!(!counts_lua(not_counted, jemalloc), "{not_counted}");
         }
-    }
-
-    #[tokio::test]
-    async fn expiring_keys_are_deleted() {
-        let server = RedisServer::start().await;
-        let mut store = Store::new(server.admin().await);
-        let id = Uuid::new_v4();
-        for key in [
-            format!("post:{{7}}:request:1:{id}"),
-            format!("post:{{7}}:comment_request:1:{id}"),
-            "post:{7}:post:12345".to_owned(),
-        ] {
-            cmd("SET").arg(key).arg("x").exec_async(&mut store.redis).await.unwrap();
-        }
-        assert!(store.read_when_quiescent().await.unwrap() > 0);
-        let left: Vec<String> = cmd("KEYS").arg("*").query_async(&mut store.redis).await.unwrap();
-        assert_eq!(left, ["post:{7}:post:12345"]);
     }
 }

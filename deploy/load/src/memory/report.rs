@@ -17,8 +17,6 @@ pub(crate) struct Step {
     pub(crate) count: u64,
     /// Growth of the memory that Redis uses, in bytes.
     pub(crate) used: i64,
-    /// The part of it in change journals, which are trimmed.
-    pub(crate) journals: i64,
     /// Usage of the databases, if they are in a PostgreSQL server of the system.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) sql: Option<SqlUsage>,
@@ -49,13 +47,7 @@ mod tests {
 
     #[test]
     fn the_table_has_the_bytes_of_each_entry() {
-        let step = |what: &str, count, used| Step {
-            what: what.to_owned(),
-            count,
-            used,
-            journals: 0,
-            sql: None,
-        };
+        let step = |what: &str, count, used| Step { what: what.to_owned(), count, used, sql: None };
         let table = Report { steps: vec![step("likes", 100, 5000), step("none", 0, 7)] }.table();
         let rows: Vec<Vec<_>> = table.lines().map(|row| row.split_whitespace().collect()).collect();
         assert_eq!(rows[1..], [["likes", "100", "50.0"], ["none", "0", "-"]]);

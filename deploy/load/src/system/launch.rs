@@ -43,8 +43,6 @@ pub(crate) struct Setup {
 /// Where the databases of the services are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Database {
-    /// A file each for user and relation, and none for post: without its change journal and its feed
-    None,
     /// A file for each service
     Sqlite,
     /// A PostgreSQL server of its own
@@ -79,7 +77,7 @@ pub(super) async fn start(setup: Setup, directory: &Path) -> anyhow::Result<Star
     let postgres = match setup.database {
         // As in production, unlike in tests.
         Database::Postgresql => Some(PostgresServer::start_with(&["autovacuum=on"]).await),
-        Database::Sqlite | Database::None => None,
+        Database::Sqlite => None,
     };
     if let Some(postgres) = &postgres {
         postgres.create_roles(DATABASE_PASSWORD);
@@ -97,12 +95,9 @@ pub(super) async fn start(setup: Setup, directory: &Path) -> anyhow::Result<Star
     let mut environment =
         DEFAULTS.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
     environment.extend(setup.threads.map(|count| ("MICROBLOG_THREADS".into(), count.to_string())));
-    let has_database =
-        |server: &str| setup.database != Database::None || server != Server::Post.name();
     let database = |server: &str| match &postgres {
         Some(postgres) => Ok(postgres.url_of(server, DATABASE_PASSWORD)),
-        None if has_database(server) => data.prepare_database(server),
-        None => Ok(String::new()),
+        None => data.prepare_database(server),
     };
     environment.extend(of_services(&urls, &store, database)?);
     environment.extend(files.as_ref().map(of_tls).into_iter().flatten());

@@ -23,6 +23,8 @@ pub(super) enum Kind {
     Mute,
     /// A post or repost by the account.
     Post,
+    /// A post that the account likes.
+    Like,
     /// A comment by the account, on any post.
     Comment,
     /// The end of the export.
@@ -39,6 +41,7 @@ impl Kind {
             Self::Block => "blocks",
             Self::Mute => "mutes",
             Self::Post => "posts",
+            Self::Like => "likes",
             Self::Comment => "comments",
             Self::End => "ends",
         }
@@ -55,7 +58,12 @@ struct Line<'a, T> {
 #[derive(Serialize)]
 struct End {
     lines: BTreeMap<Kind, u64>,
+    /// What the account has, and the export does not.
+    omitted: Vec<&'static str>,
 }
+
+/// What an export never has: secrets, and what the notice service makes of the others' acts.
+const OMITTED: [&str; 3] = ["password", "sessions", "notices"];
 
 /// A writer of export lines.
 pub(super) struct Lines {
@@ -81,9 +89,12 @@ impl Lines {
         Ok(())
     }
 
-    /// Writes the last line, with the counts of all kinds. Returns the number of lines.
-    pub(super) fn finish(mut self) -> anyhow::Result<u64> {
-        let end = End { lines: std::mem::take(&mut self.counts) };
+    /// Writes the last line, with the counts of all kinds, and what the export leaves out. Returns the number
+    /// of lines.
+    pub(super) fn finish(mut self, without_comments: bool) -> anyhow::Result<u64> {
+        let comments = without_comments.then_some("comments");
+        let omitted = OMITTED.into_iter().chain(comments).collect();
+        let end = End { lines: std::mem::take(&mut self.counts), omitted };
         self.append(Kind::End, &end)?;
         self.output.finish()?;
         Ok(end.lines.values().sum::<u64>() + 1)

@@ -56,6 +56,13 @@ struct Repeats {
     root_deleted: bool,
 }
 
+/// A post that the account likes.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Like {
+    post_id: u64,
+    since: Option<String>,
+}
+
 /// A comment.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Comment {
@@ -108,6 +115,14 @@ impl Post {
             reposts: post.reposts,
             repeats: (root_id != 0).then_some(Repeats { reposted_id, root_id, root_deleted }),
         }
+    }
+}
+
+impl Like {
+    /// Returns the record of a like.
+    pub(super) fn of(like: &post::LikedPost) -> Self {
+        let since = like.liked_at.as_ref().map(ToString::to_string);
+        Self { post_id: like.post_id, since }
     }
 }
 

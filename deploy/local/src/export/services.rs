@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 
 use microblog_proto::{
-    post::{ListUserCommentsRequest, ListUserPostsRequest, post_service_client::PostServiceClient},
+    post::{
+        ListLikedPostsRequest, ListUserCommentsRequest, ListUserPostsRequest,
+        post_service_client::PostServiceClient,
+    },
     relation::{self, EdgeList, ListEdgesRequest, relation_service_client::RelationServiceClient},
     user::{
         BatchGetUsersRequest, GetAccountRequest, GetUserByNameRequest,
@@ -12,7 +15,7 @@ use microblog_proto::{
 };
 use tonic::{Code, Request, Status};
 
-use super::records::{Account, Comment, Edge, Post};
+use super::records::{Account, Comment, Edge, Like, Post};
 use crate::{
     keys::{Keys, SignedChannel},
     remote::{self, CALL_TIMEOUT},
@@ -133,6 +136,18 @@ impl Services {
             ListUserPostsRequest { author_id, viewer_id, page_size, page_token, before_id };
         let answer = self.post().list_user_posts(request(message)).await?.into_inner();
         let records = answer.posts.into_iter().map(Post::of).collect();
+        Ok(Page { records, next: answer.next_page_token })
+    }
+
+    /// Lists the posts that an account likes.
+    pub(super) async fn likes(
+        &self,
+        user_id: u64,
+        page_token: String,
+    ) -> Result<Page<Like>, Status> {
+        let message = ListLikedPostsRequest { user_id, page_size: PAGE_SIZE, page_token };
+        let answer = self.post().list_liked_posts(request(message)).await?.into_inner();
+        let records = answer.posts.iter().map(Like::of).collect();
         Ok(Page { records, next: answer.next_page_token })
     }
 

@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn every_user_except_default_gets_a_password() {
         let template =
-            "# who\n\nuser default off\n\nuser post on ~post:*\n    # some\n    +get +set\n";
+            "# who\n\nuser default off\n\nuser post on ~pst:*\n    # some\n    +get +set\n";
         let passwords = BTreeMap::from([
             ("post".to_owned(), "secret".to_owned()),
             (ADMIN.to_owned(), "root".to_owned()),
@@ -116,7 +116,7 @@ mod tests {
         let lines: Vec<_> = acl.lines().collect();
         assert_eq!(lines[0], "user default off");
         assert!(
-            lines[1].starts_with("user post on ~post:* +get +set #2bb80d537b1da3e38bd30361aa85")
+            lines[1].starts_with("user post on ~pst:* +get +set #2bb80d537b1da3e38bd30361aa85")
         );
         assert!(lines[2].starts_with("user admin on ~* &* +@all #"));
         assert_eq!(lines.len(), 3);

@@ -6,7 +6,7 @@
 //! sample             exists when the demo graph is complete
 //! user.sqlite        accounts and sessions, with user.sqlite-wal and -shm while it is in use
 //! relation.sqlite    the follow graph, likewise
-//! post.sqlite        the record of posts, likewise
+//! post.sqlite        posts, likewise
 //! redis/passwords    `user password` per line, generated at the first start
 //! redis/redis.conf   written at each start, like users.acl
 //! redis/users.acl    the project's, with hashes of the passwords

@@ -23,7 +23,7 @@ use tonic::{Code, Request, Status};
 pub(super) use self::graph::DemoGraph;
 use self::posts::Planned;
 use crate::{
-    graph::Target,
+    graph::{Accounts, Target},
     keys::{Keys, SignedChannel},
     remote::{self, CALL_TIMEOUT},
     services::SERVERS,
@@ -57,13 +57,13 @@ pub(super) async fn ensure(
             println!("\nOther accounts exist: not creating the demo graph.");
             return Ok(None);
         }
-        let target = Target {
+        let accounts = Accounts {
             user_url,
-            relation_url,
             password: PASSWORD.to_owned(),
             email_domain: EMAIL_DOMAIN.to_owned(),
             keys: keys.clone(),
         };
+        let target = Target { accounts, relation_url };
         let ids = import_graph(&users, &graph, &target).await?;
         for planned in posts::plan(&graph) {
             create_post(&posts, &planned, &ids).await?;

@@ -68,8 +68,8 @@ fn an_export_is_complete_and_ordered() {
     clients.delete(bob, deleted);
     let comment = clients.comment(ada, root, 0);
     let answer = clients.comment(ada, root, clients.comment(bob, root, comment));
-    // The index of comments by author requires the archive.
-    launcher.verified();
+    clients.like(ada, root);
+    clients.like(ada, posts[7]);
 
     let ended = export(&launcher, &["ada"]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
@@ -77,7 +77,7 @@ fn an_export_is_complete_and_ordered() {
     let kinds: Vec<_> = exported.iter().map(|line| line["kind"].as_str().unwrap()).collect();
     let mut expected = vec!["account", "following", "follower", "follower", "block", "mute"];
     expected.extend(["post"].repeat(posts.len() + 2));
-    expected.extend(["comment", "comment", "end"]);
+    expected.extend(["like", "like", "comment", "comment", "end"]);
     assert_eq!(kinds, expected);
     assert_eq!((&exported[0]["id"], &exported[0]["name"]), (&json!(ada), &json!("ada")));
     assert_eq!(exported[0]["email"], "ada@import.invalid");
@@ -105,9 +105,15 @@ fn an_export_is_complete_and_ordered() {
     assert!(second["in_reply_to_id"].is_u64() && second["text"] == format!("about {root}"));
     let counts = json!({
         "account": 1, "following": 1, "follower": 2, "block": 1, "mute": 1, "post": POSTS + 2,
-        "comment": 2,
+        "like": 2, "comment": 2,
     });
-    assert_eq!(exported.last().unwrap()["lines"], counts);
+    let end = exported.last().unwrap();
+    assert_eq!(end["lines"], counts);
+    assert_eq!(end["omitted"], json!(["password", "sessions", "notices"]));
+    let likes = of(&exported, "like");
+    let liked: Vec<_> = likes.iter().map(|like| like["post_id"].as_u64().unwrap()).collect();
+    assert_eq!(liked, [root, posts[7]], "the newest post first");
+    assert!(likes[0]["since"].as_str().unwrap().starts_with("20"));
 
     // The same export by id and by @name, and to a file.
     assert_eq!(export(&launcher, &[&ada.to_string()]).stdout, ended.stdout);
@@ -115,7 +121,7 @@ fn an_export_is_complete_and_ordered() {
     let file = dir.path().join("ada.jsonl");
     let into_file = export(&launcher, &["ada", "--output", file.to_str().unwrap()]);
     assert_eq!(into_file.code, Some(0), "{into_file:?}");
-    assert!(into_file.stdout.starts_with("wrote 412 lines to "), "{into_file:?}");
+    assert!(into_file.stdout.starts_with("wrote 414 lines to "), "{into_file:?}");
     assert_eq!(fs::read_to_string(&file).unwrap(), ended.stdout);
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
 }
@@ -129,13 +135,15 @@ fn an_empty_account_is_exported_and_a_missing_one_is_an_error() {
     let exported = lines(&ended.stdout);
     assert_eq!((&exported[0]["name"], exported.len()), (&json!("eve"), 2));
     let mut counts = json!({
-        "account": 1, "following": 0, "follower": 0, "block": 0, "mute": 0, "post": 0,
+        "account": 1, "following": 0, "follower": 0, "block": 0, "mute": 0, "post": 0, "like": 0,
     });
+    let omitted = ["password", "sessions", "notices", "comments"];
     // Omitted comments have no count, rather than 0.
     let without = lines(&export(&launcher, &["eve", "--without-comments"]).stdout);
-    assert_eq!(without[1], json!({ "kind": "end", "lines": counts }));
+    assert_eq!(without[1], json!({ "kind": "end", "lines": counts, "omitted": omitted }));
     counts["comment"] = json!(0);
-    assert_eq!(exported[1], json!({ "kind": "end", "lines": counts }));
+    let omitted = &omitted[..3];
+    assert_eq!(exported[1], json!({ "kind": "end", "lines": counts, "omitted": omitted }));
 
     let file = dir.path().join("nobody.jsonl");
     for user in ["nobody", "@nobody", "7000000000000015", "1", "not a name"] {
@@ -149,7 +157,7 @@ fn an_empty_account_is_exported_and_a_missing_one_is_an_error() {
 #[test]
 fn an_export_is_complete_after_the_launcher_was_killed() {
     let dir = tempfile::tempdir().unwrap();
-    let data = dir.path().join("a data & archive directory?");
+    let data = dir.path().join("a data & database directory?");
     let mut launcher = start(&data);
     let clients = ServiceClients::of(&launcher);
     let posts = clients.publish(clients.id("ada"), POSTS);

@@ -1,4 +1,4 @@
-//! `microblog import` whose answers get lost.
+//! `microblog import` whose answers get lost, and `microblog import-posts`.
 
 use std::{
     io::{Read as _, Write as _},
@@ -114,4 +114,65 @@ fn what_an_import_may_have_created_does_not_count_as_existing() {
     ] {
         assert!(imported.stdout.contains(line), "{line}: {imported:?}");
     }
+}
+
+const POSTS: &str = r#"{"author": "Ada", "created_at": "2019-03-01T12:00:00Z", "text": "the first of mine"}
+{"author": "bob", "created_at": "2020-03-01T12:00:00.25+01:00", "text": "hello @ada"}
+{"author": "ada", "created_at": "2019-03-01T12:00:00Z", "text": "at the same time"}
+"#;
+
+#[test]
+fn posts_are_imported_once_with_their_times() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = Launcher::start(&dir.path().join("data"), &[]);
+    let (users, posts) = (launcher.url(1), launcher.url(3));
+    let import = |lines: &str| {
+        run(&["import-posts", "-", "--user-url", &users, "--post-url", &posts], lines)
+    };
+    for (accounts, expected) in [
+        ("2 new, 0 existing", "3 created, 0 existing"),
+        ("0 new, 2 existing", "0 created, 3 existing"),
+    ] {
+        let imported = import(POSTS);
+        assert_eq!(imported.code, Some(0), "{imported:?}");
+        for line in [format!("accounts   {accounts}\n"), format!("posts      {expected}\n")] {
+            assert!(imported.stdout.contains(&line), "{line}: {imported:?}");
+        }
+    }
+    let gateway = launcher.url(0);
+    let view = |name: &str| {
+        let user = format!(r#"{{"user": {{"name": "{name}"}}}}"#);
+        let viewed = run(&["call", "ViewUserTimeline", &user, "--gateway-url", &gateway], "");
+        assert_eq!(viewed.code, Some(0), "{viewed:?}");
+        viewed.stdout
+    };
+    let of_ada = view("ada");
+    assert_eq!(of_ada.matches("2019-03-01T12:00:00Z").count(), 2, "{of_ada}");
+    for text in ["the first of mine", "at the same time"] {
+        assert!(of_ada.contains(text), "{of_ada}");
+    }
+    assert!(view("bob").contains("2020-03-01T11:00:00.250Z"), "{}", view("bob"));
+
+    // What is before the line that is wrong stays, and is not made again.
+    let line = |time: &str, text: &str| {
+        format!("{{\"author\": \"cleo\", \"created_at\": \"{time}\", \"text\": \"{text}\"}}\n")
+    };
+    let good = line("2021-03-01T12:00:00Z", "good");
+    for (wrong, expected) in [
+        (line("2021-03-01T12:00:00Z", ""), "line 5: text "),
+        (line("1999-03-01T12:00:00Z", "too early"), "line 5: created_at "),
+        (line("soon", "no time"), "line 5: `soon` is no time"),
+        ("cleo\n".to_owned(), "line 5: is no JSON object"),
+    ] {
+        let failed = import(&format!("{POSTS}\n{wrong}{good}"));
+        assert_eq!(failed.code, Some(2), "{failed:?}");
+        let expected = format!("error: standard input, {expected}");
+        assert!(failed.stderr.contains(&expected), "{expected}: {failed:?}");
+    }
+    let future = import(&line("2074-03-01T12:00:00Z", "too late"));
+    assert_eq!(future.code, Some(2), "{future:?}");
+    assert!(future.stderr.contains("line 1: created_at "), "{future:?}");
+    let imported = import(&good);
+    assert!(imported.stdout.contains("accounts   0 new, 1 existing\n"), "{imported:?}");
+    assert!(launcher.verified().stdout.contains("no violations"));
 }

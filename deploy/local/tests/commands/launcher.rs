@@ -15,6 +15,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, SqliteConnection};
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_microblog");
 
@@ -137,7 +138,6 @@ impl Launcher {
         loop {
             let ended = self.verify();
             if ended.code == Some(0)
-                && !ended.stdout.contains("not archived yet")
                 && ended.stdout.contains("timelines  0 fan-out jobs in flight\n")
             {
                 return ended;
@@ -152,11 +152,6 @@ impl Launcher {
         self.verify_with(&["--user", user])
     }
 
-    /// Runs `microblog verify --repair`.
-    pub(crate) fn repair(&self) -> Ended {
-        self.verify_with(&["--repair"])
-    }
-
     /// Returns the flags with the URLs of the services.
     pub(crate) fn service_urls(&self) -> Vec<String> {
         let names = ["user", "relation", "post", "timeline"];
@@ -168,6 +163,17 @@ impl Launcher {
         let urls = self.service_urls();
         let urls: Vec<_> = urls.iter().map(String::as_str).collect();
         run(&[&["verify"], flags, &urls[..]].concat(), "")
+    }
+
+    /// Executes a statement in the database of a service.
+    pub(crate) fn execute(&self, service: &str, sql: &str) {
+        let url = format!("sqlite://{}", self.data.join(format!("{service}.sqlite")).display());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut connection = SqliteConnection::connect(&url).await.unwrap();
+            connection.execute(AssertSqlSafe(sql.to_owned())).await.unwrap();
+            connection.close().await.unwrap();
+        });
     }
 
     /// Returns an administrator's connection to its redis-server.

@@ -11,7 +11,6 @@ mod import;
 mod launcher;
 mod limits;
 mod readme;
-mod restore;
 mod service_clients;
 mod timelines;
 mod up;

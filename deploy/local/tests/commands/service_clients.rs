@@ -3,7 +3,7 @@
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use microblog_proto::{
     post::{
-        AddCommentRequest, CreatePostRequest, DeletePostRequest, RepostRequest,
+        AddCommentRequest, CreatePostRequest, DeletePostRequest, LikeRequest, RepostRequest,
         post_service_client::PostServiceClient,
     },
     relation::{BlockRequest, MuteRequest, relation_service_client::RelationServiceClient},
@@ -96,6 +96,11 @@ impl ServiceClients {
         let mut client = self.post.clone();
         let answer = self.runtime.block_on(client.add_comment(request)).unwrap();
         answer.into_inner().comment.unwrap().id
+    }
+
+    pub(crate) fn like(&self, user_id: u64, post_id: u64) {
+        let mut client = self.post.clone();
+        self.runtime.block_on(client.like(LikeRequest { user_id, post_id })).unwrap();
     }
 
     pub(crate) fn delete(&self, author_id: u64, post_id: u64) {

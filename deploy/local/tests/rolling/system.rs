@@ -45,7 +45,6 @@ const UNLIMITED: [(&str, &[&str]); 2] = [
 pub(crate) struct System {
     replicas: Vec<Replica>,
     redis: RedisServer,
-    /// Of user and relation.
     database: PostgresServer,
     /// Logs of the stopped processes.
     logs: Vec<String>,
@@ -143,7 +142,7 @@ impl System {
             if service != "gateway" {
                 args.push(format!("--{own}redis-url={}", self.redis.url(service)));
             }
-            if matches!(service, "user" | "relation") {
+            if matches!(service, "user" | "relation" | "post") {
                 let url = self.database.url_of(service, DATABASE_PASSWORD);
                 args.push(format!("--{own}database-url={url}"));
             }

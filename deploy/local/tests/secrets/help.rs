@@ -22,15 +22,16 @@ const SECRET: [&str; 13] = [
 ];
 
 /// Each program with its subcommand, and a public variable.
-const PROGRAMS: [(&str, &[&str], &str); 11] = [
+const PROGRAMS: [(&str, &[&str], &str); 12] = [
     ("microblog-user", &[], "MICROBLOG_HASHING_THREADS"),
     ("microblog-relation", &[], "MICROBLOG_MAX_CALLS"),
     ("microblog-timeline", &[], "MICROBLOG_PULL_THRESHOLD"),
-    ("microblog-post", &[], "MICROBLOG_HOT_POSTS"),
+    ("microblog-post", &[], "MICROBLOG_POSTS_PER_MINUTE"),
     ("microblog-gateway", &[], "MICROBLOG_FOLLOWS_PER_MINUTE"),
     ("microblog", &["serve"], "MICROBLOG_HASHING_THREADS"),
     ("microblog", &["up"], "MICROBLOG_PORT_BASE"),
     ("microblog", &["import"], "MICROBLOG_USER_URL"),
+    ("microblog", &["import-posts"], "MICROBLOG_POST_URL"),
     ("microblog", &["verify"], "MICROBLOG_POST_URL"),
     ("microblog", &["export"], "MICROBLOG_RELATION_URL"),
     ("microblog", &["demo"], "MICROBLOG_GATEWAY_URL"),

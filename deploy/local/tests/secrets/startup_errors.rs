@@ -73,7 +73,7 @@ async fn invalid_redis_urls_are_not_printed() {
         (&format!("redis+sentinel://user:SECRET@127.0.0.1:{there}/main"), "unknown command"),
         (&format!("rediss://user:SECRET@127.0.0.1:{there}"), "redis is unavailable"),
     ] {
-        cases.add("post", "MICROBLOG_REDIS_URL", value, expected);
+        cases.add("timeline", "MICROBLOG_REDIS_URL", value, expected);
     }
     cases.watch(&[("MICROBLOG_LOG", "trace".to_owned())]).await;
 }
@@ -161,8 +161,8 @@ async fn redis_password_files_are_not_printed() {
     let canaries = Canaries::new();
     let redis = RedisServer::start().await;
     let directory = tempfile::tempdir().unwrap();
-    let url = format!("redis://post@127.0.0.1:{}", redis.port());
-    let two = format!("redis://post:{}@127.0.0.1:1", canaries.make("the password of the URL"));
+    let url = format!("redis://timeline@127.0.0.1:{}", redis.port());
+    let two = format!("redis://timeline:{}@127.0.0.1:1", canaries.make("the password of the URL"));
     let mut cases = Cases { canaries: &canaries, cases: Vec::new() };
     let secret = canaries.make("the password in a file");
     for (name, text, url, expected) in [
@@ -175,7 +175,7 @@ async fn redis_password_files_are_not_printed() {
         let variables =
             [("MICROBLOG_REDIS_URL", url.clone()), ("MICROBLOG_REDIS_PASSWORD_FILE", file)];
         let variables = variables.map(|(name, value)| (name.to_owned(), value)).to_vec();
-        cases.cases.push(Case { service: "post", variables, expected });
+        cases.cases.push(Case { service: "timeline", variables, expected });
     }
     cases.watch(&[("MICROBLOG_LOG", "trace".to_owned())]).await;
 }
@@ -184,7 +184,7 @@ async fn redis_password_files_are_not_printed() {
 async fn sentinel_passwords_are_not_printed() {
     let canaries = Canaries::new();
     let sentinels = Sentinels::start().await;
-    let url = sentinels.url("post");
+    let url = sentinels.url("timeline");
     let right = canaries.make("the password of the sentinels");
     for place in places(&url) {
         let mut connection = connect(&format!("redis://{place}")).await.unwrap();
@@ -194,9 +194,9 @@ async fn sentinel_passwords_are_not_printed() {
     }
     let mut cases = Cases { canaries: &canaries, cases: Vec::new() };
     let variable = "MICROBLOG_REDIS_SENTINEL_PASSWORD";
-    cases.add("post", variable, "SECRET", "authentication failed");
+    cases.add("timeline", variable, "SECRET", "authentication failed");
     let variables = vec![(variable.to_owned(), right)];
-    cases.cases.push(Case { service: "post", variables, expected: "serving=true" });
+    cases.cases.push(Case { service: "timeline", variables, expected: "serving=true" });
     cases
         .watch(&[
             ("MICROBLOG_REDIS_URL", url),

@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helper fails with the test")]
 
-mod archived_post;
 mod client;
 mod collector;
+mod database_read;
 #[path = "../commands/launcher.rs"]
 #[allow(dead_code, reason = "shared with other tests")]
 mod launcher;

@@ -26,7 +26,7 @@ pub(crate) struct System {
     children: Vec<Child>,
     addresses: Vec<(&'static str, SocketAddr)>,
     pub(crate) redis: RedisServer,
-    /// Of logs, and of the databases of user and relation.
+    /// Of logs and databases.
     directory: TempDir,
 }
 
@@ -63,7 +63,7 @@ impl System {
             command.env(format!("MICROBLOG_{}_URL", peer.to_uppercase()), self.url(peer));
         }
         let file = self.directory.path().join(service).with_extension("sqlite");
-        let database = matches!(service, "user" | "relation")
+        let database = matches!(service, "user" | "relation" | "post")
             .then(|| ("MICROBLOG_DATABASE_URL", format!("sqlite://{}", file.display())));
         command
             .env("MICROBLOG_LISTEN", self.url(service).trim_start_matches("http://"))

@@ -61,7 +61,7 @@ fn check(tree: &Tree, name: impl Fn(&'static str) -> &'static str) {
     assert_eq!(publish.attribute("rpc.response.status_code").as_deref(), Some("OK"), "{tree}");
     call(&publish.span.span_id, "user", "UserService/Authenticate");
     let create = call(&publish.span.span_id, "post", "PostService/CreatePost");
-    assert!(names(tree, &create).contains(&"FCALL post_publish".to_owned()), "{tree}");
+    assert!(!tree.database(&create).is_empty(), "{tree}");
     let deliver = call(&create.span.span_id, "timeline", "TimelineService/Deliver");
     assert!(!tree.redis(&deliver).is_empty(), "{tree}");
 
@@ -103,7 +103,7 @@ fn check_redis(tree: &Tree, port: u16) {
         assert_eq!(attribute("db.stored_procedure.name").is_some(), calls, "{trip:?}");
     }
     let all = format!("{:?}", tree.0);
-    for private in [TEXT, "tl:{", "post:{", "rel:{", "usr:{", "example.org", "ann\"", "bob\""] {
+    for private in [TEXT, "tl:{", "pst:{", "rel:{", "usr:{", "example.org", "ann\"", "bob\""] {
         assert!(!all.contains(private), "{private} shows:\n{all}");
     }
 }

@@ -43,8 +43,8 @@ impl Tree {
         children.filter(is_of).collect()
     }
 
-    /// Returns the archive operations: those of post's database.
-    pub(crate) fn archive(&self) -> Vec<&Seen> {
+    /// Returns the operations of post's database.
+    pub(crate) fn database_of_post(&self) -> Vec<&Seen> {
         let calls = self.0.iter().filter(|seen| seen.span.name.starts_with("microblog.post."));
         calls.flat_map(|call| self.database(call)).collect()
     }

@@ -1,6 +1,6 @@
 -- Positions in change feeds: a hash with `sequence` and `token`; with `read_until`, a time; with a `generation`, which grows when the
 -- feed is read anew; and with the process that follows the feed: `holder` until `expires_at`, in
--- milliseconds since 2024.
+-- milliseconds since 2006.
 
 -- Claims a feed, or renews the claim. It lasts for a time in milliseconds.
 --

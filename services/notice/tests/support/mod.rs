@@ -60,13 +60,7 @@ impl Followed {
             start_relation(&redis, &["--database-url", relation]).await,
             start_post(
                 &redis,
-                &[
-                    "--database-url",
-                    post,
-                    "--posts-per-minute=0",
-                    "--comments-per-minute=0",
-                    "--restores-per-minute=0",
-                ],
+                &["--database-url", post, "--posts-per-minute=0", "--comments-per-minute=0"],
             )
             .await,
         ];

@@ -1,24 +1,18 @@
 //! Batch reads of posts, comments and likes.
 
-use futures::future::join_all;
+use std::collections::BTreeSet;
+
+use futures::future::{join_all, try_join_all};
 use microblog_proto::post as pb;
 use microblog_testkit::{
     Topology::{Cluster, Single},
+    eventually,
     redis::cmd,
 };
 use prost::Message as _;
 use tonic::Status;
 
-use crate::{
-    aging::Aging,
-    support::{
-        self, System,
-        archives::{ArchiveServer, Kind},
-        id,
-        lists::ids,
-        names_fields,
-    },
-};
+use crate::support::{self, PATIENCE, System, id, lists::ids, names_fields};
 
 async fn batch(system: &System, post_ids: &[u64], viewer: u64) -> Result<Vec<pb::Post>, Status> {
     let request = pb::BatchGetPostsRequest {
@@ -75,7 +69,7 @@ async fn a_partial_batch_names_what_does_not_fit() {
         let response = system.client.clone().batch_get_posts(request.clone()).await.unwrap();
         assert!(response.get_ref().encoded_len() < 2 * 1024 * 1024 + 16 * 1024);
         let response = response.into_inner();
-        assert!(!response.posts.is_empty() && response.unavailable_ids.is_empty());
+        assert!(!response.posts.is_empty());
         found.extend(ids(&response.posts));
         if response.remaining_ids.is_empty() {
             break;
@@ -191,26 +185,10 @@ async fn a_repeated_like_keeps_the_first_time() {
     assert_eq!(like().await.likes, 1);
 }
 
-#[tokio::test]
-async fn a_malformed_post_does_not_hide_the_others_of_a_batch() {
-    let system = System::start(Single).await;
-    let made = join_all((1..=4).map(|n| system.create(id(n), "one of many"))).await;
-    let made: Vec<_> = made.into_iter().map(|post| post.unwrap().id).collect();
-    let mut admin = system.redis.nodes()[0].admin().await;
-    for (post, field) in [(made[0], "b"), (made[1], "l"), (made[2], "r")] {
-        let key = format!("post:{{{}}}:post:{post}", support::post(post).partition());
-        let damage = cmd("HSET").arg(key).arg(field).arg(b"\xff\xff").take();
-        damage.exec_async(&mut admin).await.unwrap();
-    }
-    for viewer in [0, id(9)] {
-        assert_eq!(ids(&batch(&system, &made, viewer).await.unwrap()), made[3..]);
-    }
-}
-
 /// Returns comments by their posts and ids: all, or the call fails.
 async fn comments(system: &System, keys: &[(u64, u64)]) -> Result<Vec<pb::Comment>, Status> {
     let response = system.batch_comments(keys, false).await?;
-    assert!(response.remaining.is_empty() && response.unavailable.is_empty());
+    assert!(response.remaining.is_empty());
     Ok(response.comments)
 }
 
@@ -270,7 +248,7 @@ async fn a_partial_batch_of_comments_names_what_does_not_fit() {
     while !asked.is_empty() {
         let response = system.batch_comments(&asked, true).await.unwrap();
         assert!(response.encoded_len() < 2 * 1024 * 1024 + 16 * 1024);
-        assert!(!response.comments.is_empty() && response.unavailable.is_empty());
+        assert!(!response.comments.is_empty());
         found.extend(response.comments.iter().map(key));
         let remaining = response.remaining.iter();
         asked = remaining.map(|key| (key.post_id, key.comment_id)).collect();
@@ -282,60 +260,96 @@ async fn a_partial_batch_of_comments_names_what_does_not_fit() {
 }
 
 #[tokio::test]
-async fn a_malformed_comment_does_not_hide_the_others_of_a_batch() {
+async fn an_entry_that_is_damaged_or_gone_is_loaded_again() {
     let system = System::start(Single).await;
-    let post = system.create(id(1), "discuss").await.unwrap().id;
-    let made = join_all((1..=3).map(|n| system.comment(id(n), post, "one of many", 0))).await;
-    let made: Vec<_> = made.into_iter().map(|made| key(&made.unwrap())).collect();
-    let bodies = format!("post:{{{}}}:comment_bodies:{post}", support::post(post).partition());
-    let damage = cmd("HSET").arg(bodies).arg(made[1].1).arg(b"\xff\xff").take();
-    damage.exec_async(&mut system.redis.nodes()[0].admin().await).await.unwrap();
-    let found = comments(&system, &made).await.unwrap();
-    assert_eq!(found.iter().map(key).collect::<Vec<_>>(), [made[0], made[2]]);
+    let made = join_all((1..=4).map(|n| system.create(id(n), "one of many"))).await;
+    let made: Vec<_> = made.into_iter().map(Result::unwrap).collect();
+    let all = ids(&made);
+    assert_eq!(batch(&system, &all, id(9)).await.unwrap(), made);
+    let mut admin = system.redis.nodes()[0].admin().await;
+    let keys = system.keys("pst:*:post:*").await;
+    let of = |post: u64| keys.iter().find(|key| key.ends_with(&format!(":{post}"))).unwrap();
+    let set = |post: u64, value: &[u8]| cmd("SET").arg(of(post)).arg(value).take();
+    set(all[0], b"rubbish").exec_async(&mut admin).await.unwrap();
+    set(all[1], b"").exec_async(&mut admin).await.unwrap();
+    cmd("DEL").arg(of(all[2])).exec_async(&mut admin).await.unwrap();
+    assert_eq!(batch(&system, &all, id(9)).await.unwrap(), made);
 }
 
+/// From the cache, and from the database alone.
 #[tokio::test]
-async fn a_batch_has_comments_on_posts_in_redis_and_in_the_archive() {
-    for (kind, topology) in [(Kind::Sqlite, Cluster), (Kind::Postgres, Single)] {
-        let archives = ArchiveServer::start(kind).await;
-        let aging = Aging::start_in(topology, &archives, 1, &[]).await;
-        let system = &aging.system;
-        let (mut made, mut posts) = (Vec::new(), Vec::new());
-        for author in (1..=4).map(id) {
-            // The newest post stays in Redis.
-            for text in ["restored", "deleted", "evicted", "stays"] {
-                let post = system.create(author, text).await.unwrap().id;
-                posts.push(post);
-                for n in 10..13 {
-                    made.push(system.comment(id(n), post, text, 0).await.unwrap());
-                }
-                let gone = made[made.len() - 2].id;
-                system.uncomment(id(11), post, gone).await.unwrap();
+async fn a_batch_is_the_same_with_and_without_redis() {
+    let system = System::start(Cluster).await;
+    let (fan, author) = (id(50), id(1));
+    let root = system.create(author, "root").await.unwrap().id;
+    let made = join_all((2..40).map(|n| system.quote(id(n), root, "quote"))).await;
+    let mut all: Vec<_> = made.into_iter().map(|made| made.unwrap().id).collect();
+    all.push(root);
+    for post in all.iter().step_by(2) {
+        system.like(fan, *post).await.unwrap();
+    }
+    let cached = batch(&system, &all, fan).await.unwrap();
+    assert_eq!(batch(&system, &all, fan).await.unwrap(), cached);
+    for node in system.redis.nodes() {
+        node.pause();
+    }
+    assert_eq!(batch(&system, &all, fan).await.unwrap(), cached);
+    for node in system.redis.nodes() {
+        node.resume();
+    }
+}
+
+/// Checks what is answered of some posts: which of them an account likes.
+async fn are_known(system: &System, user: u64, asked: &[u64], likes: &BTreeSet<u64>) {
+    for asked in asked.chunks(400) {
+        let expected: Vec<_> = asked.iter().copied().filter(|post| likes.contains(post)).collect();
+        assert_eq!(liked(system, user, asked).await.unwrap(), expected);
+    }
+}
+
+/// More likes than an entry has: the database knows the others. The entry is read early, grows from one load to
+/// the next, and is read before and after each.
+#[tokio::test]
+async fn likes_of_old_posts_are_known() {
+    for topology in [Single, Cluster] {
+        let system = System::start(topology).await;
+        let (fan, another) = (id(90), id(91));
+        let mut all = Vec::new();
+        for _ in 0..16 {
+            let made = try_join_all((1..=50).map(|n| system.create(id(n), "like me"))).await;
+            all.extend(made.unwrap().into_iter().map(|made| made.id));
+        }
+        all.sort_unstable();
+        // Of a post that nobody likes, nothing need be looked up.
+        let (others, own): (Vec<_>, Vec<_>) =
+            (0..800).partition(|at: &usize| at.is_multiple_of(16));
+        let by_another = others.iter().map(|&at| system.like(another, all[at]));
+        try_join_all(by_another).await.unwrap();
+        // In another order than that of the posts.
+        let order: Vec<u64> = (0..750).map(|n| all[own[n * 337 % 750]]).collect();
+        let mut likes = BTreeSet::new();
+        are_known(&system, fan, &all, &likes).await;
+        for some in order.chunks(50) {
+            // With the last one of 50, the entry is loaded again.
+            for some in [&some[..49], &some[49..]] {
+                try_join_all(some.iter().map(|post| system.like(fan, *post))).await.unwrap();
+                likes.extend(some);
+                are_known(&system, fan, &all, &likes).await;
             }
         }
-        aging.age(&posts).await;
-        for posts in posts.chunks(4) {
-            assert!(support::keys_of(system, posts[2]).await.is_empty(), "the post is evicted");
-            assert!(!support::keys_of(system, posts[3]).await.is_empty(), "the post stays");
-            assert!(aging.tiered().restore(support::post(posts[0])).await.unwrap());
-            let author = system.get(posts[1], 0).await.unwrap().author_id;
-            system.delete(author, posts[1]).await.unwrap();
+        eventually("there is an entry", PATIENCE, async || {
+            are_known(&system, fan, &all, &likes).await;
+            !system.keys(&format!("pst:*:liked:*:{fan}")).await.is_empty()
+        })
+        .await;
+        // One that only the database knows, and one of the entry.
+        for gone in [all[1], all[799]] {
+            system.unlike(fan, gone).await.unwrap();
+            likes.remove(&gone);
+            are_known(&system, fan, &all, &likes).await;
         }
-        let mut asked: Vec<_> = made.iter().map(key).collect();
-        asked.reverse();
-        // Comments on one post do not follow each other.
-        asked.sort_by_key(|(_, comment)| comment % 7);
-        let is_there = |(_, comment): &(u64, u64)| {
-            let place = made.iter().position(|made| made.id == *comment).unwrap();
-            made[place].text != "deleted" && place % 3 != 1
-        };
-        let expected: Vec<_> = asked.iter().copied().filter(is_there).collect();
-        assert_eq!(expected.len(), 4 * 3 * 2);
-        for allow_partial in [false, true] {
-            let found = system.batch_comments(&asked, allow_partial).await.unwrap();
-            assert_eq!(found.comments.iter().map(key).collect::<Vec<_>>(), expected);
-            assert!(found.comments.iter().all(|comment| made.contains(comment)));
-            assert_eq!((found.remaining, found.unavailable), (vec![], vec![]));
-        }
+        system.flush().await;
+        are_known(&system, fan, &all, &likes).await;
+        system.settles().await;
     }
 }

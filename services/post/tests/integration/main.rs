@@ -1,28 +1,28 @@
-//! The post service as its callers see it, and its atomic steps.
+//! The post service as its callers see it.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
 mod acl;
-#[allow(dead_code, unused_macros, unused_imports, reason = "no test file uses all of it")]
-#[path = "../archive/aging.rs"]
-mod aging;
 mod api;
 mod authors;
 mod batches;
+mod changes;
 mod cost;
-mod crash;
-mod deletions;
+mod deletion;
 mod delivery;
-mod durability;
-mod forget;
 mod idempotency;
+mod imports;
+mod kills;
 mod large;
+mod liked;
+mod losses;
+mod model;
 mod paging;
+mod partitions;
 mod races;
 mod rate_limits;
-mod record;
-mod saga;
 #[path = "../support/mod.rs"]
 mod support;
+mod texts;
 mod validation;
 mod verify;

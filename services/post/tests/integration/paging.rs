@@ -2,13 +2,10 @@
 
 use futures::future::join_all;
 use microblog_proto::common::ErrorReason;
-use microblog_testkit::{
-    Topology::{self, Cluster, Single},
-    redis::cmd,
-};
+use microblog_testkit::Topology::{self, Cluster, Single};
 use tonic::Code;
 
-use crate::support::{self, System, assert_rejected, id, lists::List, names_fields};
+use crate::support::{System, assert_rejected, id, lists::List, names_fields};
 
 /// The owner of the lists.
 const AUTHOR: u64 = id(1);
@@ -110,17 +107,12 @@ fn is_oldest_first(list: List) -> bool {
 async fn likes_with_equal_stamps_are_all_listed_once() {
     let (system, [likers, ..]) = with_lists(Single).await;
     let List::Likers(post) = likers else { panic!("the first list") };
-    let partition = support::post(post).partition();
-    let mut likes = cmd("ZADD");
-    likes.arg(format!("post:{{{partition}}}:likes:{post}"));
-    for n in 0..1_100 {
-        likes.arg(post + 4096).arg(id(100 + n));
-    }
-    let mut count = cmd("HSET");
-    count.arg(format!("post:{{{partition}}}:post:{post}")).arg("l").arg(1_100);
-    let mut admin = system.redis.nodes()[0].admin().await;
-    likes.exec_async(&mut admin).await.unwrap();
-    count.exec_async(&mut admin).await.unwrap();
+    let likes = (0..1_100).map(|n| format!("({}, {post}, 7)", id(100 + n)));
+    let likes = likes.collect::<Vec<_>>().join(", ");
+    system.execute(&format!("INSERT INTO likes (account, post, since) VALUES {likes}")).await;
+    system.execute(&format!("UPDATE posts SET likes = 1100 WHERE id = {post}")).await;
+    system.flush().await;
+    system.caches().await;
 
     let mut seen = likers.whole(&system.client, 7).await;
     assert_eq!(seen, likers.whole(&system.client, 200).await);

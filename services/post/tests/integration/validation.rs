@@ -118,7 +118,7 @@ async fn every_invalid_field_of_a_read_is_named() {
             pb::ListUserCommentsRequest { author_id, page_size, page_token: String::new() };
         names_fields(client.list_user_comments(comments).await, &["author_id", "page_size"]);
         if number != 0 {
-            let verify = pb::VerifyRequest { user_id: number, ..Default::default() };
+            let verify = pb::VerifyRequest { user_id: number };
             names_fields(client.verify(verify).await.map(|_| ()), &["user_id"]);
         }
     }

@@ -2,8 +2,8 @@
 #![allow(dead_code, reason = "no test file uses all of it")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
 
-pub(crate) mod archives;
 pub(crate) mod lists;
+pub(crate) mod processes;
 pub(crate) mod timelines;
 
 use std::{
@@ -14,12 +14,13 @@ use std::{
 use clap::Parser as _;
 use microblog_chassis::{Peer, Service, Worker, serve};
 use microblog_domain::{PostId, UserId};
-use microblog_post::{Archive, Config, Content, PostDeletion, Store, TieredStore, recorder};
+use microblog_post::Config;
 use microblog_proto::{
     common::ErrorReason,
     post::{self as pb, post_service_client::PostServiceClient},
 };
-use microblog_testkit as testkit;
+use microblog_testkit::{self as testkit, Process, Store, redis::cmd};
+use sqlx::{AnyConnection, AssertSqlSafe, Connection as _, Row as _};
 use timelines::Timelines;
 use tonic::{
     Code, Status,
@@ -29,84 +30,158 @@ use uuid::Uuid;
 
 pub(crate) type Client = PostServiceClient<Channel>;
 
-pub(crate) use microblog_testkit::PATIENCE;
+pub(crate) use microblog_testkit::{Database, PATIENCE, Topology};
 
 /// The worker of a process that has no background jobs.
 pub(crate) const WITHOUT_JOBS: Worker = Worker { index: 1, count: 2 };
 
-/// A configuration for a Redis, without rate limits unless further flags set them.
-pub(crate) fn config(url: &str, flags: &[&str]) -> Config {
-    let own = ["post", "--redis-url", url, "--threads", "1"];
-    let limits = ["--posts-per-minute=0", "--comments-per-minute=0", "--restores-per-minute=0"];
-    let limits = limits.iter().filter(|limit| {
-        let name = limit.trim_end_matches("=0");
-        !flags.iter().any(|flag| flag.starts_with(name))
-    });
-    Config::parse_from(own.iter().chain(limits).chain(flags))
+/// Returns the flags of a service on stores, without rate limits unless further flags set them.
+fn args(redis_url: &str, database_url: &str, flags: &[&str]) -> Vec<String> {
+    let own = [
+        ("--redis-url", redis_url),
+        ("--database-url", database_url),
+        ("--threads", "1"),
+        ("--log", "off"),
+        ("--posts-per-minute", "0"),
+        ("--comments-per-minute", "0"),
+        // On a busy machine, statements exceed the default timeouts.
+        ("--default-timeout-ms", "60000"),
+        ("--database-timeout-ms", "20000"),
+    ];
+    let own = own.into_iter().filter(|(flag, _)| !flags.contains(flag));
+    let own = own.flat_map(|(flag, value)| [flag, value]);
+    own.chain(flags.iter().copied()).map(str::to_owned).collect()
 }
 
-/// Returns the tiered store of a Redis without an archive.
-pub(crate) fn tiered(store: &Store) -> TieredStore {
-    TieredStore::new(store.clone(), None, Duration::ZERO)
+/// Returns a configuration with further flags.
+pub(crate) fn config(redis_url: &str, database_url: &str, flags: &[&str]) -> Config {
+    let args = args(redis_url, database_url, flags);
+    Config::parse_from(["post"].into_iter().chain(args.iter().map(String::as_str)))
 }
 
-/// Returns the deletion of a post that is in Redis.
-pub(crate) fn deletion(id: PostId, content: &Content) -> PostDeletion<'_> {
-    PostDeletion { id, content, in_archive: false }
-}
-
-/// A Redis whose service runs on a free port, with its background jobs.
+/// A service in this process, with its stores, and the timelines that it delivers to.
 pub(crate) struct System {
-    pub(crate) redis: testkit::Store,
+    pub(crate) redis: Store,
+    pub(crate) database: Database,
     pub(crate) address: String,
     pub(crate) client: Client,
-    pub(crate) store: Store,
     pub(crate) timelines: Timelines,
 }
 
 impl System {
-    pub(crate) async fn start(topology: testkit::Topology) -> Self {
+    pub(crate) async fn start(topology: Topology) -> Self {
         Self::start_with(topology, &[]).await
     }
 
-    pub(crate) async fn start_with(topology: testkit::Topology, flags: &[&str]) -> Self {
-        Self::start_as(Worker::ONLY, topology, flags).await
+    /// Starts a service with further flags, and waits until it answers from the cache. A single Redis goes
+    /// with SQLite, and a cluster with PostgreSQL.
+    pub(crate) async fn start_with(topology: Topology, flags: &[&str]) -> Self {
+        let database = match topology {
+            Topology::Single => Database::sqlite(),
+            Topology::Cluster => Database::postgres().await,
+        };
+        Self::start_on(Store::start(topology).await, database, flags).await
     }
 
-    /// Starts the service without its background jobs, whose commands would be counted.
-    pub(crate) async fn start_without_jobs(topology: testkit::Topology) -> Self {
-        Self::start_as(WITHOUT_JOBS, topology, &[]).await
+    /// Starts a service on stores.
+    pub(crate) async fn start_on(redis: Store, database: Database, flags: &[&str]) -> Self {
+        let redis_url = redis.url("post");
+        Self::start_as(&redis_url, redis, database, flags).await
     }
 
+    /// Starts a service on stores, at an address of Redis.
     pub(crate) async fn start_as(
-        worker: Worker,
-        topology: testkit::Topology,
+        redis_url: &str,
+        redis: Store,
+        database: Database,
         flags: &[&str],
     ) -> Self {
-        Self::start_on(testkit::Store::start(topology).await, worker, flags).await
+        let timelines = Timelines::default();
+        let address = start(redis_url, &database.url(), &timelines, Worker::ONLY, flags).await;
+        let client = connect(&address).await;
+        let system = Self { redis, database, address, client, timelines };
+        system.caches().await;
+        system
     }
 
-    /// Starts the service on a Redis.
-    pub(crate) async fn start_on(redis: testkit::Store, worker: Worker, flags: &[&str]) -> Self {
-        let config = config(&redis.url("post"), flags);
-        let timelines = Timelines::default();
-        let peer = Peer::local(&timelines.service(), &config.chassis);
-        let service = microblog_post::service(&config, Some(peer), worker).await.unwrap();
-        let ready = service.ready.clone();
-        let address = run(service, &config);
-        let (client, store) = (client(&address), Store::open(&config).unwrap());
-        // The job that compares Redis with the database, and then opens it.
-        let archive = Archive::open(&config.database).unwrap().filter(|_| !worker.is_first());
-        let recorder = archive.map(|archive| recorder(&store, &archive, &config.archive));
-        // A new cluster may take a moment, longer on a busy machine.
-        testkit::eventually("the store is ready", PATIENCE, async || {
-            if let Some(recorder) = &recorder {
-                let _ = recorder.run().await;
-            }
-            ready().await
+    /// Starts another service on the same stores, without background jobs and with further flags, and
+    /// returns its client.
+    pub(crate) async fn another(&self, flags: &[&str]) -> Client {
+        self.another_at(&self.redis.url("post"), &self.database.url(), flags).await
+    }
+
+    /// Starts another service on the same stores, with background jobs, that delivers to other timelines.
+    pub(crate) async fn replica(&self, timelines: &Timelines) -> Client {
+        let (redis_url, database_url) = (self.redis.url("post"), self.database.url());
+        connect(&start(&redis_url, &database_url, timelines, Worker::ONLY, &[]).await).await
+    }
+
+    /// Starts another service likewise, at other addresses of the same stores.
+    pub(crate) async fn another_at(
+        &self,
+        redis_url: &str,
+        database_url: &str,
+        flags: &[&str],
+    ) -> Client {
+        let address = start(redis_url, database_url, &self.timelines, WITHOUT_JOBS, flags).await;
+        connect(&address).await
+    }
+
+    /// Returns the client of the service, and those of three others on the same stores.
+    pub(crate) async fn four_clients(&self) -> [Client; 4] {
+        let others = [self.another(&[]).await, self.another(&[]).await, self.another(&[]).await];
+        let [second, third, fourth] = others;
+        [self.client.clone(), second, third, fourth]
+    }
+
+    /// Waits until reads are answered from the cache.
+    pub(crate) async fn caches(&self) {
+        const PROBE: u64 = 4_000_000_000;
+        testkit::eventually("the cache is trusted", PATIENCE, async || {
+            let _ = self.get(PROBE, 0).await;
+            !self.keys(&format!("pst:*:post:*:{PROBE}")).await.is_empty()
         })
         .await;
-        Self { redis, address, client, store, timelines }
+    }
+
+    /// Returns the keys in Redis that match a pattern.
+    pub(crate) async fn keys(&self, pattern: &str) -> Vec<String> {
+        let mut all = Vec::new();
+        for node in self.redis.nodes() {
+            let keys = cmd("KEYS").arg(pattern).take();
+            let keys: Vec<String> = keys.query_async(&mut node.admin().await).await.unwrap();
+            all.extend(keys);
+        }
+        all
+    }
+
+    /// Empties Redis. Then reads see what a test has changed in the tables.
+    pub(crate) async fn flush(&self) {
+        for node in self.redis.nodes() {
+            cmd("FLUSHALL").exec_async(&mut node.admin().await).await.unwrap();
+        }
+    }
+
+    /// Runs a statement, and returns the numbers of its rows.
+    pub(crate) async fn numbers(&self, sql: &str) -> Vec<i64> {
+        numbers(&self.database, sql).await
+    }
+
+    /// Returns a connection to the database.
+    pub(crate) async fn connection(&self) -> AnyConnection {
+        connect_sql(&self.database).await
+    }
+
+    /// Returns how many rows a table has.
+    pub(crate) async fn rows(&self, table: &str) -> i64 {
+        self.numbers(&format!("SELECT COUNT(*) FROM {table}")).await[0]
+    }
+
+    /// Runs statements.
+    pub(crate) async fn execute(&self, sql: &str) {
+        let mut connection = connect_sql(&self.database).await;
+        sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut connection).await.unwrap();
+        connection.close().await.unwrap();
     }
 
     pub(crate) async fn create(&self, author_id: u64, text: &str) -> Result<pb::Post, Status> {
@@ -189,22 +264,39 @@ impl System {
         Ok(self.client.clone().batch_get_comments(request).await?.into_inner())
     }
 
-    /// Waits until the backlogs are empty and all invariants hold.
+    /// Waits until nothing is under way and all invariants hold.
     pub(crate) async fn settles(&self) {
         settles(&self.client).await;
     }
 }
 
-/// Returns the keys of a post.
-pub(crate) async fn keys_of(system: &System, post_id: u64) -> Vec<String> {
-    let mut found = Vec::new();
-    for node in system.redis.nodes() {
-        let mut keys = testkit::redis::cmd("KEYS");
-        let keys: Vec<String> =
-            keys.arg(format!("*:{post_id}")).query_async(&mut node.admin().await).await.unwrap();
-        found.extend(keys);
-    }
-    found
+/// Runs a statement, and returns the numbers of its rows.
+pub(crate) async fn numbers(database: &Database, sql: &str) -> Vec<i64> {
+    let mut connection = connect_sql(database).await;
+    let query = sqlx::query(AssertSqlSafe(sql.to_owned()));
+    let rows = query.fetch_all(&mut connection).await.unwrap();
+    let numbers = rows.iter().map(|row| row.try_get(0).unwrap()).collect();
+    connection.close().await.unwrap();
+    numbers
+}
+
+async fn connect_sql(database: &Database) -> AnyConnection {
+    sqlx::any::install_default_drivers();
+    AnyConnection::connect(&database.url()).await.unwrap()
+}
+
+/// Starts a service on stores, and returns its address. Only a first worker has all background jobs.
+async fn start(
+    redis_url: &str,
+    database_url: &str,
+    timelines: &Timelines,
+    worker: Worker,
+    flags: &[&str],
+) -> String {
+    let config = config(redis_url, database_url, flags);
+    let peer = Peer::local(&timelines.service(), &config.chassis);
+    let service = microblog_post::service(&config, Some(peer), worker).await.unwrap();
+    run(service, &config)
 }
 
 /// Runs a service on a free port and returns its address.
@@ -216,6 +308,34 @@ pub(crate) fn run(service: Service, config: &Config) -> String {
         serve(listener, service, &chassis, std::future::pending()).await.unwrap();
     });
     address
+}
+
+/// Starts a process of the service that delivers to a timeline service, and waits until it serves.
+pub(crate) async fn start_process(
+    redis_url: &str,
+    database_url: &str,
+    timeline_url: &str,
+    flags: &[&str],
+) -> Process {
+    let flags: Vec<&str> =
+        ["--timeline-url", timeline_url].into_iter().chain(flags.iter().copied()).collect();
+    let args = args(redis_url, database_url, &flags);
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    Process::start(env!("CARGO_BIN_EXE_microblog-post"), &args).await
+}
+
+/// Returns a client of the service at an address, once it answers.
+pub(crate) async fn connect(address: &str) -> Client {
+    let client = client(address);
+    testkit::eventually("the service answers", PATIENCE, async || {
+        let get = pb::GetPostRequest { post_id: 1, viewer_id: 0 };
+        let answer = client.clone().get_post(get).await;
+        answer.is_err_and(|status| {
+            microblog_chassis::status::reason_of(&status) == Some(ErrorReason::PostNotFound)
+        })
+    })
+    .await;
+    client
 }
 
 /// Returns a client, which connects lazily.
@@ -231,34 +351,17 @@ pub(crate) fn request_id() -> String {
 
 /// Returns the violations that `Verify` finds, and what is pending.
 pub(crate) async fn violations(client: &Client) -> Vec<String> {
-    verify(client, false).await.0
-}
-
-/// Returns the violations that `Verify` finds with what is pending, and its repairs, if requested.
-pub(crate) async fn verify(client: &Client, repair: bool) -> (Vec<String>, Vec<String>) {
-    let request = pb::VerifyRequest { user_id: 0, repair };
-    let mut reports = client.clone().verify(request).await.unwrap().into_inner();
-    let (mut violations, mut repaired) = (Vec::new(), Vec::new());
+    let mut reports =
+        client.clone().verify(pb::VerifyRequest::default()).await.unwrap().into_inner();
+    let mut violations = Vec::new();
     while let Some(report) = reports.message().await.unwrap() {
         violations.extend(report.violations);
         violations.extend(report.pending);
-        repaired.extend(report.repaired);
     }
-    (violations, repaired)
+    violations
 }
 
-/// Returns how many accounts are being erased, by `Verify`.
-pub(crate) async fn being_erased(client: &Client) -> u64 {
-    let request = pb::VerifyRequest::default();
-    let mut reports = client.clone().verify(request).await.unwrap().into_inner();
-    let mut accounts = 0;
-    while let Some(report) = reports.message().await.unwrap() {
-        accounts += report.accounts_being_erased;
-    }
-    accounts
-}
-
-/// Waits until the backlogs are empty and all invariants hold; panics with the violations.
+/// Waits until nothing is under way and all invariants hold; panics with the violations.
 pub(crate) async fn settles(client: &Client) {
     let deadline = Instant::now() + PATIENCE;
     loop {

@@ -20,10 +20,6 @@ pub(crate) const DETAILS: &str = "grpc-status-details-bin";
 // Prefix of the proto's enum values, omitted in an `ErrorInfo`.
 const REASON_PREFIX: &str = "ERROR_REASON_";
 
-/// The delay after which a caller retries a change of a partition that is recovering. A recovery
-/// takes seconds.
-const RECOVERY_RETRY_DELAY: Duration = Duration::from_secs(1);
-
 /// Returns a status with a reason. The text is sent to the caller: it must not contain secrets.
 pub fn with_reason(code: Code, reason: ErrorReason, text: impl Into<String>) -> Status {
     Status::with_error_details(code, text, info(reason))
@@ -105,51 +101,19 @@ pub fn store_full() -> Status {
     with_reason(Code::ResourceExhausted, ErrorReason::StoreFull, text)
 }
 
-/// Returns UNAVAILABLE for a write that was carried out, and whose remaining steps wait until the store
-/// is below its memory limit. Repeated elsewhere, it could end with STORE_FULL, as if nothing were
-/// changed.
-pub fn incomplete_while_full() -> Status {
-    let text =
-        "the write was carried out; redis is at its memory limit, so its counts follow later";
-    of_store(with_reason(Code::Unavailable, ErrorReason::StoreUnavailable, text))
-}
-
-/// Returns UNAVAILABLE for a write whose stamp clock is too far ahead of the time. Nothing was
+/// Returns UNAVAILABLE for a write whose id would be too far ahead of the time of the database. Nothing was
 /// changed.
 pub fn clock_ahead() -> Status {
-    let text = "the clock that issues ids is ahead of the time; nothing was changed";
+    let text =
+        "an id would be more than five minutes ahead of the database's clock; nothing was changed";
     with_reason(Code::Unavailable, ErrorReason::ClockAhead, text)
-}
-
-/// Returns UNAVAILABLE, with a retry delay, for a change of a partition that has lost changes.
-/// Nothing was changed.
-pub fn recovering() -> Status {
-    let mut details = info(ErrorReason::Recovering);
-    details.set_retry_info(Some(RECOVERY_RETRY_DELAY));
-    let text = "the store has lost changes and recovers them; nothing was changed";
-    of_store(Status::with_error_details(Code::Unavailable, text, details))
-}
-
-/// Returns UNAVAILABLE while a service's stores do not belong together. Nothing was changed.
-pub fn stores_mismatched() -> Status {
-    let text = "the service's stores do not belong together; an operator must restore one of them";
-    of_store(with_reason(Code::Unavailable, ErrorReason::StoresMismatched, text))
-}
-
-/// Returns UNAVAILABLE for a write that replicas may not have.
-pub fn not_replicated() -> Status {
-    let text = "the write may not be replicated; repeat it";
-    of_store(with_reason(Code::Unavailable, ErrorReason::NotReplicated, text))
 }
 
 /// Returns UNAVAILABLE for a write that the database may not have.
 pub fn not_recorded() -> Status {
-    let text = "the write may not be recorded; repeat it";
-    of_store(with_reason(Code::Unavailable, ErrorReason::NotRecorded, text))
-}
-
-/// Marks a status of a store that all replicas share: another one would answer no better, later.
-fn of_store(mut status: Status) -> Status {
+    let text = "the write may not be committed; repeat it";
+    let mut status = with_reason(Code::Unavailable, ErrorReason::NotRecorded, text);
+    // All replicas share the database: another one would answer no better, later.
     status.metadata_mut().insert(GRPC_RETRY_PUSHBACK, MetadataValue::from_static("-1"));
     status
 }
@@ -254,7 +218,7 @@ mod tests {
         assert_eq!(pushback(&throttled(Duration::from_micros(1_500))), ["2"]);
         assert_eq!(pushback(&throttled(Duration::ZERO)), ["0"]);
         assert_eq!(pushback(&throttled(Duration::from_secs(u64::from(u32::MAX)))), ["2147483647"]);
-        assert_eq!(pushback(&recovering()), ["-1"]);
+        assert_eq!(pushback(&not_recorded()), ["-1"]);
         assert!(pushback(&store_full()).is_empty());
         assert!(pushback(&Status::unavailable("elsewhere")).is_empty());
     }

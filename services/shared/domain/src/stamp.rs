@@ -7,17 +7,17 @@ use std::{
 
 use crate::Partition;
 
-/// A time-ordered number: 41 bits of milliseconds since 2024-01-01T00:00:00Z, 10 bits of partition,
+/// A time-ordered number: 41 bits of milliseconds since 2006-01-01T00:00:00Z, 10 bits of partition,
 /// 2 bits of sequence. Below 2^53, hence exact as a sorted-set score and in JSON.
 ///
-/// The partition's clock key issues stamps within the function that uses them, as `max(now,
-/// last + 1)`. Stamps of a partition only increase; a burst uses the following milliseconds.
+/// The epoch is before the first microblogs, so that posts imported from elsewhere keep their times. Stamps
+/// end in 2075.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stamp(u64);
 
 impl Stamp {
-    /// 2024-01-01T00:00:00Z in milliseconds since the Unix epoch.
-    pub const EPOCH_MS: u64 = 1_704_067_200_000;
+    /// 2006-01-01T00:00:00Z in milliseconds since the Unix epoch.
+    pub const EPOCH_MS: u64 = 1_136_073_600_000;
     /// Greater than every stamp.
     pub const END: u64 = 1 << 53;
 

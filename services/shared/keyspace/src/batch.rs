@@ -8,11 +8,7 @@ use redis::{Cmd, Value};
 use tokio::sync::Semaphore;
 
 use crate::{
-    Call, Error, PartitionStates, RelevantChange,
-    journal::SeenVersions,
-    library::VersionedLibrary,
-    reply::{check, is_generic_error},
-    route::Routed,
+    Call, Error, library::VersionedLibrary, reply::is_generic_error, route::Routed,
     shared_pool::SharedPool,
 };
 
@@ -42,10 +38,10 @@ enum Request {
 }
 
 impl Item {
-    fn command(&self, library: &VersionedLibrary, seen: &SeenVersions) -> Routed<'_> {
+    fn command(&self, library: &VersionedLibrary) -> Routed<'_> {
         let command = match &self.request {
             Request::Query(command) => Cow::Borrowed(command),
-            Request::Call(call) => Cow::Owned(call.command(library, seen)),
+            Request::Call(call) => Cow::Owned(call.command(library)),
         };
         (Some(self.partition), command)
     }
@@ -83,11 +79,6 @@ impl Batch {
         self.items.is_empty()
     }
 
-    /// Rejects a batch with a command of a closed partition.
-    pub(crate) fn check(&self, states: &PartitionStates) -> Result<(), Error> {
-        self.items.iter().try_for_each(|item| states.check(Some(item.partition)))
-    }
-
     /// Returns the indices of the calls whose error may mean that the function is not loaded.
     pub(crate) fn calls_with_generic_error(&self, replies: &[Value]) -> Vec<usize> {
         let index_of_failed = |(index, (item, reply)): (usize, (&Item, &Value))| {
@@ -102,39 +93,20 @@ impl Batch {
         Self { items: indices.iter().map(|&index| self.items[index].clone()).collect() }
     }
 
-    /// Returns the result in each reply, or its error reply as an error. Adds to `relevant` what the
-    /// results rely on, as they are taken.
-    pub(crate) fn results(
-        &self,
-        replies: Vec<Value>,
-        seen: &SeenVersions,
-        relevant: &mut Vec<RelevantChange>,
-    ) -> impl Iterator<Item = Result<Value, Error>> {
-        self.items.iter().zip(replies).map(move |(item, reply)| match &item.request {
-            Request::Query(_) => check(reply),
-            Request::Call(call) => {
-                let (result, change) = call.result(reply, seen)?;
-                relevant.extend(change);
-                check(result)
-            }
-        })
-    }
-
     /// Sends all commands and returns the replies in the order added, which may be error replies.
     pub(crate) async fn send(
         &self,
         pool: &SharedPool,
         library: &VersionedLibrary,
-        seen: &SeenVersions,
     ) -> Result<Vec<Value>, Error> {
         let permits = Semaphore::new(IN_FLIGHT_COMMANDS_MAX);
         let mut pipelines = self.items.chunks(PIPELINE_COMMANDS_MAX);
         if let (Some(items), None) = (pipelines.next(), pipelines.next()) {
             // One pipeline: the common case.
-            return send_pipeline(items, pool, library, seen, &permits).await;
+            return send_pipeline(items, pool, library, &permits).await;
         }
         let pipelines = self.items.chunks(PIPELINE_COMMANDS_MAX);
-        let sent = pipelines.map(|items| send_pipeline(items, pool, library, seen, &permits));
+        let sent = pipelines.map(|items| send_pipeline(items, pool, library, &permits));
         Ok(try_join_all(sent).await?.into_iter().flatten().collect())
     }
 }
@@ -143,44 +115,15 @@ async fn send_pipeline(
     items: &[Item],
     pool: &SharedPool,
     library: &VersionedLibrary,
-    seen: &SeenVersions,
     permits: &Semaphore,
 ) -> Result<Vec<Value>, Error> {
     // Cannot fail: the semaphore is never closed, and has more permits than a pipeline commands.
     let _permits = permits.acquire_many(items.len() as u32).await;
-    let commands: Vec<_> = items.iter().map(|item| item.command(library, seen)).collect();
+    let commands: Vec<_> = items.iter().map(|item| item.command(library)).collect();
     let replies = pool.commands(&commands).await?;
     if replies.len() == items.len() {
         Ok(replies)
     } else {
         Err(Error::malformed("a pipeline has fewer or more replies than commands"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_error_reply_leaves_the_other_results_and_what_they_rely_on() {
-        let (seen, partition) = (SeenVersions::new(PartitionStates::default()), Partition::new(7));
-        seen.set_waits();
-        let mut batch = Batch::new();
-        for _ in 0..3 {
-            batch.call(partition, Call::new("f").journal(partition, "j".into()).key("a"));
-        }
-        let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec());
-        let done = |version| Value::Array(vec![Value::Int(5), bulk(version), bulk("like 1 2")]);
-        let wrong = redis::parse_redis_value(b"-WRONGTYPE another type\r\n").unwrap();
-        let (replies, mut relevant) = (vec![done("3-7"), wrong, done("3-8")], Vec::new());
-        let results: Vec<_> = batch.results(replies, &seen, &mut relevant).collect();
-        assert_eq!(results.len(), 3);
-        for result in [&results[0], &results[2]] {
-            assert_eq!(result.as_ref().unwrap(), &Value::Int(5));
-        }
-        assert_eq!(results[1].as_ref().unwrap_err().code(), Some("WRONGTYPE"));
-        let versions = relevant.into_iter().map(|relevant| relevant.change.unwrap().version);
-        assert_eq!(versions.map(|at| at.to_string()).collect::<Vec<_>>(), ["3-7", "3-8"]);
-        assert_eq!(seen.arguments(partition, false), [3, 8, 0]);
     }
 }

@@ -46,7 +46,7 @@ use self::{
     servers::{Server, Servers, Tracking},
 };
 use crate::{
-    Batch, Error, Keyspace, PartitionStates,
+    Batch, Error, Keyspace,
     cache_metrics::CacheMetrics,
     connection_metrics::{ConnectionGuard, ConnectionMetrics},
     error::within,
@@ -132,8 +132,7 @@ impl<I: Id, T: Clone + Send + 'static> ClientSideCache<I, T> {
     /// id. Another one follows if a value is invalidated meanwhile, or if the connection fails. The
     /// timeout holds for each.
     pub async fn read(&self, ids: &[I]) -> Result<Vec<T>, Error> {
-        let inner = &self.inner;
-        inner.keyspace.admitted(|states| inner.check(states, ids), self.read_all(ids)).await
+        self.read_all(ids).await
     }
 
     /// Begins a read on the tracked connection to the server of `ids`, together with another id, which is
@@ -160,11 +159,8 @@ impl<I: Id, T: Clone + Send + 'static> ClientSideCache<I, T> {
     /// not answer: nothing is read by other means.
     pub async fn end_tracked(&self, read: TrackedRead<I, T>) -> Result<Vec<Option<T>>, Error> {
         let (inner, TrackedRead { connection, ids, misses }) = (&self.inner, read);
-        let work = async {
-            let values = inner.read_tracked(&connection, &ids, misses).await?;
-            values.ok_or_else(|| Error::unavailable("the tracked connection does not answer"))
-        };
-        inner.keyspace.admitted(|states| inner.check(states, &ids), work).await
+        let values = inner.read_tracked(&connection, &ids, misses).await?;
+        values.ok_or_else(|| Error::unavailable("the tracked connection does not answer"))
     }
 
     async fn read_all(&self, ids: &[I]) -> Result<Vec<T>, Error> {
@@ -192,11 +188,6 @@ impl<I: Id, T: Clone + Send + 'static> ClientSideCache<I, T> {
 type Group<I, T> = (Option<Arc<Server<I, T>>>, Vec<usize>);
 
 impl<I: Id, T: Clone + Send + 'static> Inner<I, T> {
-    /// Rejects ids of closed partitions.
-    fn check(&self, states: &PartitionStates, ids: &[I]) -> Result<(), Error> {
-        ids.iter().try_for_each(|&id| states.check(Some((self.kind.partition)(id))))
-    }
-
     /// Returns the tracked connection to the server of all ids; `None` if they have several.
     fn tracked_connection_of(self: &Arc<Self>, ids: &[I]) -> Option<Arc<TrackedConnection<I, T>>> {
         let server = {

@@ -2,9 +2,9 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use crate::PartitionStates;
+use crate::Primaries;
 
-// About 25,000 posts, or 60,000 accounts. `tracking-table-max-keys` in deploy/redis/redis.conf must
+// About 60,000 accounts. `tracking-table-max-keys` in deploy/redis/redis.conf must
 // exceed the cached keys of all threads: beyond it, Redis evicts tracked keys at random.
 const CACHE_BYTES: usize = 8 << 20;
 
@@ -47,7 +47,7 @@ pub struct Config {
     #[arg(long, env = "MICROBLOG_REDIS_CONNECTIONS", default_value_t = 1, value_parser = positive)]
     pub redis_connections: usize,
 
-    /// Connections of the dedicated pool, for blocking reads and WAIT, per worker thread and Redis node.
+    /// Connections of the dedicated pool, for blocking reads, per worker thread and Redis node.
     #[arg(
         long,
         env = "MICROBLOG_REDIS_DEDICATED_CONNECTIONS",
@@ -70,7 +70,7 @@ pub struct Config {
     pub redis_timeout_ms: u64,
 
     /// Size, in bytes, of the client-side cache of each worker thread (the user service:
-    /// profiles, names and sessions; the post service: posts); 0 disables it. On a cluster, the primaries
+    /// profiles, names and sessions; the post service: posts with their counts); 0 disables it. On a cluster, the primaries
     /// share it equally.
     #[arg(long, env = "MICROBLOG_REDIS_CACHE_BYTES", default_value_t = CACHE_BYTES)]
     pub redis_cache_bytes: usize,
@@ -97,10 +97,10 @@ pub struct Config {
     #[arg(long, env = "MICROBLOG_REDIS_SENTINEL_PASSWORD", hide_env_values = true)]
     pub redis_sentinel_password: Option<String>,
 
-    /// What is known of the partitions, shared by all keyspaces of copies of this configuration: those
+    /// What is known of the primaries, shared by all keyspaces of copies of this configuration: those
     /// of the worker threads.
     #[arg(skip)]
-    pub partition_states: PartitionStates,
+    pub primaries: Primaries,
 }
 
 impl Config {
@@ -118,7 +118,7 @@ impl Config {
             redis_key_file: None,
             redis_sentinel_user: None,
             redis_sentinel_password: None,
-            partition_states: PartitionStates::default(),
+            primaries: Primaries::default(),
         }
     }
 

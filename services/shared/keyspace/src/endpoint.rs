@@ -10,7 +10,7 @@ use redis::{
 };
 
 use crate::{
-    Config, Error, PartitionStates,
+    Config, Error, Primaries,
     address::{Address, Credentials, Node, Topology},
     certificates::Paths,
     clients::{ClientOptions, Kind},
@@ -29,7 +29,7 @@ pub(crate) struct Endpoint {
     clients: HotReload<ClientOptions>,
     server: ServerAddress,
     /// Told of each connection before it is used.
-    states: PartitionStates,
+    primaries: Primaries,
 }
 
 impl Endpoint {
@@ -54,7 +54,7 @@ impl Endpoint {
         };
         let clients = HotReload::new("redis", options);
         let clients = clients.map_err(|error| Error::Config(error.into()))?;
-        Ok(Self { clients, server, states: config.partition_states.clone() })
+        Ok(Self { clients, server, primaries: config.primaries.clone() })
     }
 
     fn options(&self) -> &ClientOptions {
@@ -84,20 +84,18 @@ impl Endpoint {
 
     /// Notes that other nodes of a cluster are primaries than before.
     pub(crate) fn primaries_changed(&self) {
-        self.states.lost_connection();
-        self.states.count_connection();
-        self.states.connected();
+        self.primaries.count_connection();
     }
 
     /// Returns the generation of the primary.
     pub(crate) fn generation(&self) -> u64 {
-        self.states.primary_generation()
+        self.primaries.generation()
     }
 
     /// Discards the connections of a generation to the single server, or to the primary that the
     /// Sentinels reported: it is a replica.
     pub(crate) fn discard_connections(&self, generation: u64) {
-        self.states.primary_changed(generation);
+        self.primaries.changed(generation);
     }
 
     /// Returns whether a connection is open, and to the current primary.
@@ -174,11 +172,9 @@ impl Endpoint {
                 Multiplexed::open_tracking(stream, settings, silence_max, on_push).await
             }
         }?;
-        connection.report_to(&self.states);
         if !is_tracking {
-            self.states.count_connection();
+            self.primaries.count_connection();
         }
-        self.states.connected();
         Ok(connection)
     }
 
@@ -205,7 +201,7 @@ impl Endpoint {
             Kind::Sentinel { sentinels, master } => {
                 let Found { epoch, node, is_agreed } = self.master(sentinels, master).await?;
                 let address = format!("{}:{}", node.host, node.port);
-                let generation = self.states.found_primary(&address, epoch, is_agreed);
+                let generation = self.primaries.reported(&address, epoch, is_agreed);
                 let late = (ErrorKind::Client, "the sentinels' configuration is old");
                 Ok((self.node(&node)?, generation.ok_or_else(|| RedisError::from(late))?))
             }

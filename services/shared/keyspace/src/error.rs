@@ -20,30 +20,6 @@ pub enum Error {
     #[error("redis is at its memory limit")]
     Full(#[source] RedisError),
 
-    /// The partition clock, which issues ids and versions, is too far ahead. The function changed
-    /// nothing, and may be retried.
-    #[error("the clock of a partition is ahead of the time")]
-    ClockAhead(#[source] RedisError),
-
-    /// The partition has lost changes that this process has seen, and is not recovered yet. Nothing was
-    /// changed. May be retried.
-    #[error("a partition has lost changes and is recovering")]
-    Recovering(#[source] Box<dyn std::error::Error + Send + Sync>),
-
-    /// The required number of replicas may not have the changes that the result relies on. The
-    /// function has run, and may be retried.
-    #[error("the changes may not be replicated")]
-    NotReplicated(#[source] Box<dyn std::error::Error + Send + Sync>),
-
-    /// The database may not have the changes that the result relies on. The function has run, and
-    /// may be retried.
-    #[error("the changes may not be recorded")]
-    NotRecorded(#[source] Box<dyn std::error::Error + Send + Sync>),
-
-    /// Redis and the database that records it do not belong together. Nothing was sent.
-    #[error("redis and the database do not belong together")]
-    Mismatched,
-
     /// Redis or a function rejected the command with an error reply.
     #[error("redis refused the command: {code}")]
     Refused {
@@ -97,12 +73,6 @@ const TRANSIENT_CODES: [&str; 14] = [
     "FAILOVER",
 ];
 
-/// The code with which a function rejects to issue a stamp too far ahead of the time.
-const CLOCK_AHEAD: &str = "CLOCK_AHEAD";
-
-/// The code with which a function rejects to change a partition that has lost changes.
-const RECOVERING: &str = "RECOVERING";
-
 /// The code of a command that Redis rejects at `maxmemory`.
 const FULL: &str = "OOM";
 
@@ -113,11 +83,6 @@ impl From<Error> for Status {
         match error {
             Error::Unavailable(_) => status::store_unavailable(),
             Error::Full(_) => status::store_full(),
-            Error::ClockAhead(_) => status::clock_ahead(),
-            Error::Recovering(_) => status::recovering(),
-            Error::Mismatched => status::stores_mismatched(),
-            Error::NotReplicated(_) => status::not_replicated(),
-            Error::NotRecorded(_) => status::not_recorded(),
             Error::Refused { .. } | Error::Malformed(_) | Error::Config(_) => status::internal(),
         }
     }
@@ -138,15 +103,7 @@ impl Error {
     pub fn code(&self) -> Option<&str> {
         match self {
             Self::Refused { code, .. } => Some(code),
-            Self::Unavailable(_)
-            | Self::Full(_)
-            | Self::ClockAhead(_)
-            | Self::Recovering(_)
-            | Self::Mismatched
-            | Self::NotReplicated(_)
-            | Self::NotRecorded(_)
-            | Self::Malformed(_)
-            | Self::Config(_) => None,
+            Self::Unavailable(_) | Self::Full(_) | Self::Malformed(_) | Self::Config(_) => None,
         }
     }
 
@@ -155,39 +112,25 @@ impl Error {
         match self {
             Self::Refused { code, .. } => Some(code),
             Self::Full(_) => Some(FULL),
-            Self::ClockAhead(_) => Some(CLOCK_AHEAD),
-            Self::Recovering(_) => Some(RECOVERING),
             Self::Unavailable(cause) => cause.downcast_ref().and_then(RedisError::code),
-            Self::NotReplicated(_) | Self::NotRecorded(_) | Self::Mismatched => None,
             Self::Malformed(_) | Self::Config(_) => None,
         }
     }
 
-    /// Returns the error code of Redis, or `timeout`, `unavailable`, `not_replicated`,
-    /// `not_recorded` or `malformed`.
+    /// Returns the error code of Redis, or `timeout`, `unavailable` or `malformed`.
     pub(crate) fn error_type(&self) -> &str {
         let other = match self {
             Self::Unavailable(cause) if cause.is::<TimedOut>() => "timeout",
-            Self::Unavailable(_) | Self::Mismatched => "unavailable",
-            Self::NotReplicated(_) => "not_replicated",
-            Self::NotRecorded(_) => "not_recorded",
-            Self::Full(_)
-            | Self::ClockAhead(_)
-            | Self::Recovering(_)
-            | Self::Refused { .. }
-            | Self::Malformed(_)
-            | Self::Config(_) => "malformed",
+            Self::Unavailable(_) => "unavailable",
+            Self::Full(_) | Self::Refused { .. } | Self::Malformed(_) | Self::Config(_) => {
+                "malformed"
+            }
         };
         self.redis_code().unwrap_or(other)
     }
 
     pub(crate) fn unavailable(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Unavailable(cause.into())
-    }
-
-    /// Returns the error of a call to a partition that is being recovered.
-    pub fn recovering() -> Self {
-        Self::Recovering("the partition is being recovered".into())
     }
 
     pub(crate) fn malformed(text: &'static str) -> Self {
@@ -207,8 +150,6 @@ impl From<RedisError> for Error {
         // Only error replies have a code. Other errors are of the connection.
         match error.code() {
             Some(FULL) => Self::Full(error),
-            Some(CLOCK_AHEAD) => Self::ClockAhead(error),
-            Some(RECOVERING) => Self::Recovering(error.into()),
             Some(code) if !TRANSIENT_CODES.contains(&code) => {
                 Self::Refused { code: code.to_owned(), source: error }
             }

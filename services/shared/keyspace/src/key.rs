@@ -13,8 +13,3 @@ pub fn key(form: fmt::Arguments<'_>) -> String {
     let _ = key.write_fmt(form);
     key
 }
-
-/// Returns the number after the last occurrence of `part`, at the end of a key.
-pub fn number_behind(part: &str, key: &[u8]) -> Option<u64> {
-    std::str::from_utf8(key).ok()?.rsplit_once(part)?.1.parse().ok()
-}

@@ -1,7 +1,7 @@
 //! The keyspace: sends commands, calls and batches, and loads the function library.
 
 use std::sync::{
-    Arc, OnceLock,
+    Arc,
     atomic::{AtomicU64, Ordering},
 };
 
@@ -11,16 +11,12 @@ use redis::{Cmd, FromRedisValue, Pipeline, RedisError, ServerErrorKind, Value};
 use tokio::{sync::Mutex, time::Instant};
 
 use crate::{
-    Batch, Call, Comparison, Config, DedicatedConnection, Durability, Error, Library, Page,
-    PartitionStates, Range, RelevantChange,
+    Batch, Call, Config, DedicatedConnection, Error, Library, Primaries,
     connection_metrics::ConnectionMetrics,
     dedicated_pool::DedicatedPools,
     endpoint::Endpoint,
     error::within,
-    journal::SeenVersions,
     library::VersionedLibrary,
-    page,
-    replication::Replication,
     reply::{check, decode, is_generic_error},
     round_trip_metrics::RoundTripMetrics,
     route::{partition_of, partition_of_command},
@@ -42,17 +38,13 @@ use crate::{
 #[derive(Clone)]
 pub struct Keyspace {
     inner: Arc<Inner>,
-    // Whether closed partitions accept its calls.
-    ignores_closed: bool,
 }
 
 struct Inner {
     shared: SharedPool,
     dedicated: Arc<DedicatedPools>,
     library: Arc<VersionedLibrary>,
-    seen_versions: SeenVersions,
-    // What calls wait for; nothing unless it is set.
-    durability: OnceLock<Arc<dyn Durability>>,
+    primaries: Primaries,
     // Of each client-side cache.
     cache_bytes_max: usize,
     // The number of completed loads, so that concurrent calls load the library once.
@@ -68,7 +60,6 @@ impl Keyspace {
         let metrics = ConnectionMetrics::new(library.name, "exclusive");
         let timeout = config.timeout();
         Ok(Self {
-            ignores_closed: false,
             inner: Arc::new(Inner {
                 shared: SharedPool::new(endpoint, round_trips, config.redis_connections, timeout),
                 dedicated: Arc::new(DedicatedPools::new(
@@ -77,8 +68,7 @@ impl Keyspace {
                     metrics,
                 )),
                 library: VersionedLibrary::of(library),
-                seen_versions: SeenVersions::new(config.partition_states.clone()),
-                durability: OnceLock::new(),
+                primaries: config.primaries.clone(),
                 cache_bytes_max: config.redis_cache_bytes,
                 load_count: AtomicU64::new(0),
                 load_lock: Mutex::new(()),
@@ -87,58 +77,9 @@ impl Keyspace {
     }
 
     /// Checks that every primary replies, serves its slots, and has the library; loads the library
-    /// where it is missing. A single server must be a primary. Fails while the keyspace is closed.
+    /// where it is missing. A single server must be a primary.
     pub fn ready(&self) -> BoxFuture<'_, Result<(), Error>> {
-        Box::pin(async {
-            self.inner.ready().await?;
-            self.check(None)
-        })
-    }
-
-    /// Returns a keyspace whose calls closed partitions accept, for recovery and background jobs.
-    #[must_use]
-    pub fn ignoring_closed(&self) -> Self {
-        Self { inner: self.inner.clone(), ignores_closed: true }
-    }
-
-    /// Returns what the process knows of the partitions.
-    pub fn states(&self) -> &PartitionStates {
-        self.inner.seen_versions.states()
-    }
-
-    /// Rejects a call to a closed partition, or to a closed keyspace.
-    pub(crate) fn check(&self, partition: Option<Partition>) -> Result<(), Error> {
-        if self.ignores_closed { Ok(()) } else { self.states().check(partition) }
-    }
-
-    // Admits a call: waits for a comparison with the database that is due, and rejects calls to a
-    // closed partition. `None` if the keyspace ignores all of that.
-    async fn admit(
-        &self,
-        check: impl Fn(&PartitionStates) -> Result<(), Error>,
-    ) -> Result<Option<Comparison>, Error> {
-        if self.ignores_closed {
-            return Ok(None);
-        }
-        let admitted = self.states().checked(self.inner.shared.timeout()).await?;
-        check(self.states())?;
-        Ok(Some(admitted))
-    }
-
-    fn confirm(&self, admitted: Option<Comparison>) -> Result<(), Error> {
-        admitted.map_or(Ok(()), |admitted| self.states().confirm(admitted))
-    }
-
-    /// Does work that reads from Redis by other means than this keyspace.
-    pub(crate) async fn admitted<T>(
-        &self,
-        check: impl Fn(&PartitionStates) -> Result<(), Error>,
-        work: impl Future<Output = Result<T, Error>>,
-    ) -> Result<T, Error> {
-        let admitted = self.admit(check).await?;
-        let done = work.await?;
-        self.confirm(admitted)?;
-        Ok(done)
+        Box::pin(self.inner.ready())
     }
 
     /// Sends one command. On a cluster, its keys determine the node; all must be in one partition.
@@ -147,10 +88,7 @@ impl Keyspace {
         T: FromRedisValue + Send + 'a,
     {
         let partition = partition_of_command(&command);
-        Box::pin(async move {
-            let read = self.inner.shared.command(command, partition);
-            decode(self.admitted(|states| states.check(partition), read).await?)
-        })
+        Box::pin(async move { decode(self.inner.shared.command(command, partition).await?) })
     }
 
     /// Calls a function in one round trip.
@@ -159,32 +97,7 @@ impl Keyspace {
         T: FromRedisValue + Send + 'a,
     {
         let partition = call.first_key().and_then(partition_of);
-        Box::pin(async move {
-            let called = self.inner.call(call, partition);
-            decode(self.admitted(|states| states.check(partition), called).await?)
-        })
-    }
-
-    /// Makes calls of functions that change the state wait until the changes that their results rely
-    /// on are durable. Set once, before the first call.
-    pub fn set_durability(&self, durability: Arc<dyn Durability>) {
-        if self.inner.durability.set(durability).is_ok() {
-            self.inner.seen_versions.set_waits();
-        }
-    }
-
-    /// Returns whether calls of functions that change the state wait until changes are durable.
-    pub fn waits(&self) -> bool {
-        self.inner.seen_versions.waits()
-    }
-
-    /// Makes calls of functions that change the state wait until a number of replicas have the
-    /// changes that their results rely on. The Redis user needs WAIT, and what
-    /// [`Self::dedicated_connection`] needs.
-    pub fn require_replicas(&self, replicas: usize) {
-        let Inner { shared, dedicated, library, .. } = &*self.inner;
-        let replication = Replication::new(shared.clone(), dedicated.clone(), library, replicas);
-        self.set_durability(Arc::new(replication));
+        Box::pin(async move { decode(self.inner.call(call, partition).await?) })
     }
 
     /// Sends a batch as pipelines and returns the replies in the order added. If a node does not
@@ -193,12 +106,7 @@ impl Keyspace {
     /// The timeout holds for each thousand commands. The first error reply fails the batch; other
     /// commands may have run.
     pub fn send(&self, batch: Batch) -> BoxFuture<'_, Result<Vec<Value>, Error>> {
-        Box::pin(async move {
-            let admitted = self.admit(|states| batch.check(states)).await?;
-            let replies = self.inner.send(batch).await?;
-            self.confirm(admitted)?;
-            Ok(replies)
-        })
+        Box::pin(async move { self.inner.replies(&batch).await?.into_iter().map(check).collect() })
     }
 
     /// Sends a batch likewise. An error reply fails its own command alone.
@@ -206,12 +114,9 @@ impl Keyspace {
         &self,
         batch: Batch,
     ) -> BoxFuture<'_, Result<Vec<Result<Value, Error>>, Error>> {
-        Box::pin(async move {
-            let admitted = self.admit(|states| batch.check(states)).await?;
-            let replies = self.inner.send_each(batch).await?;
-            self.confirm(admitted)?;
-            Ok(replies)
-        })
+        Box::pin(
+            async move { Ok(self.inner.replies(&batch).await?.into_iter().map(check).collect()) },
+        )
     }
 
     /// Returns the name of the service, as metrics have it.
@@ -249,18 +154,7 @@ impl Keyspace {
     /// other primaries: what it knew of a primary may not hold any more if that grows. Tracked connections
     /// do not count: what was read on one that was closed is discarded.
     pub fn reconnects(&self) -> u64 {
-        self.states().reconnects()
-    }
-
-    /// Reads a page of a sorted set whose members are ids and whose scores are integers.
-    ///
-    /// Takes one round trip, or more if a page's worth of entries shares the score of the start.
-    pub fn page<'a>(&'a self, key: &'a str, range: Range) -> BoxFuture<'a, Result<Page, Error>> {
-        Box::pin(async move {
-            let partition = partition_of(key.as_bytes());
-            let read = page::read(&self.inner.shared, key, range);
-            self.admitted(|states| states.check(partition), read).await
-        })
+        self.inner.primaries.reconnects()
     }
 
     /// Calls functions together on a dedicated connection: on one server, whichever that is. An error
@@ -270,25 +164,21 @@ impl Keyspace {
         connection: &mut DedicatedConnection,
         calls: &[Call],
     ) -> Result<Vec<Result<Value, Error>>, Error> {
-        let Inner { library, seen_versions, shared, .. } = &*self.inner;
+        let Inner { library, shared, .. } = &*self.inner;
         let mut commands = Pipeline::with_capacity(calls.len());
         for call in calls {
-            commands.add_command(call.command(library, seen_versions));
+            commands.add_command(call.command(library));
         }
         let replies = connection.query_all(&commands, shared.timeout()).await?;
         Ok(replies.into_iter().map(check).collect())
     }
 
-    /// Checks out a dedicated connection to the primary that holds a key, for blocking reads (BLOCK)
-    /// and WAIT. The Redis user needs PING and UNWATCH, with which the pool recycles connections.
+    /// Checks out a dedicated connection to the primary that holds a key, for blocking reads (BLOCK). The Redis user needs PING and UNWATCH, with which the pool recycles connections.
     pub fn dedicated_connection<'a>(
         &'a self,
         key: &'a str,
     ) -> BoxFuture<'a, Result<DedicatedConnection, Error>> {
-        Box::pin(async move {
-            self.check(partition_of(key.as_bytes()))?;
-            self.inner.dedicated.get(&self.inner.shared, key).await
-        })
+        Box::pin(self.inner.dedicated.get(&self.inner.shared, key))
     }
 }
 
@@ -305,52 +195,26 @@ impl Inner {
 
     async fn call(&self, call: Call, partition: Option<Partition>) -> Result<Value, Error> {
         let load_count = self.load_count.load(Ordering::Acquire);
-        let command = || call.command(&self.library, &self.seen_versions);
+        let command = || call.command(&self.library);
         let mut reply = self.shared.command(command(), partition).await?;
         if is_generic_error(&reply) {
             // Boxed, like all rare paths: they would enlarge the future of the common one.
             Box::pin(self.load_once(load_count)).await?;
             reply = self.shared.command(command(), partition).await?;
         }
-        let (result, relevant) = call.result(reply, &self.seen_versions)?;
-        self.wait(relevant.into_iter().collect()).await?;
-        Ok(result)
-    }
-
-    // Waits until changes are durable.
-    async fn wait(&self, changes: Vec<RelevantChange>) -> Result<(), Error> {
-        match self.durability.get() {
-            Some(durability) if !changes.is_empty() => durability.wait(changes).await,
-            _ => Ok(()),
-        }
-    }
-
-    async fn send(&self, batch: Batch) -> Result<Vec<Value>, Error> {
-        let (replies, mut relevant) = (self.replies(&batch).await?, Vec::new());
-        let results = batch.results(replies, &self.seen_versions, &mut relevant);
-        let results = results.collect::<Result<_, _>>()?;
-        self.wait(relevant).await?;
-        Ok(results)
-    }
-
-    async fn send_each(&self, batch: Batch) -> Result<Vec<Result<Value, Error>>, Error> {
-        let (replies, mut relevant) = (self.replies(&batch).await?, Vec::new());
-        let results = batch.results(replies, &self.seen_versions, &mut relevant).collect();
-        self.wait(relevant).await?;
-        Ok(results)
+        Ok(reply)
     }
 
     // Returns the replies to a batch, which may be error replies.
     async fn replies(&self, batch: &Batch) -> Result<Vec<Value>, Error> {
         let load_count = self.load_count.load(Ordering::Acquire);
-        let seen = &self.seen_versions;
-        let mut replies = batch.send(&self.shared, &self.library, seen).await?;
+        let mut replies = batch.send(&self.shared, &self.library).await?;
         let failed = batch.calls_with_generic_error(&replies);
         if !failed.is_empty() {
             Box::pin(self.load_once(load_count)).await?;
             // Repeats no call that ran on a node with the library.
             let repeated = batch.select(&failed);
-            let repeated = Box::pin(repeated.send(&self.shared, &self.library, seen)).await?;
+            let repeated = Box::pin(repeated.send(&self.shared, &self.library)).await?;
             for (index, reply) in failed.into_iter().zip(repeated) {
                 replies[index] = reply;
             }
@@ -452,23 +316,20 @@ mod tests {
         let config = Config::at("redis://127.0.0.1:6379");
         let keyspace = Keyspace::open(&config, Library { name: "test", source: "" }).unwrap();
         let Inner { shared, .. } = &*keyspace.inner;
-        let range = Range { order: crate::Order::Newest, after: None, above: None, count: 1 };
         assert!(size_of_val(&shared.command(Cmd::new(), None)) < BYTES_MAX);
         assert!(size_of_val(&keyspace.inner.call(Call::new("test"), None)) < BYTES_MAX);
-        assert!(size_of_val(&keyspace.inner.send(Batch::new())) < BYTES_MAX);
-        assert!(size_of_val(&page::read(shared, "key", range)) < BYTES_MAX);
+        assert!(size_of_val(&keyspace.inner.replies(&Batch::new())) < BYTES_MAX);
     }
 
     // The handlers of a server require `Send` futures.
     #[allow(dead_code, reason = "compiling is the test")]
-    fn futures_are_send(keyspace: &'static Keyspace, call: Call, batch: Batch, range: Range) {
+    fn futures_are_send(keyspace: &'static Keyspace, call: Call, batch: Batch) {
         fn check(_: impl Send) {}
         check(keyspace.ready());
         check(keyspace.query::<u64>(Cmd::new()));
         check(keyspace.call::<u64>(call));
         check(keyspace.send(batch));
         check(keyspace.send_each(Batch::new()));
-        check(keyspace.page("key", range));
         check(keyspace.dedicated_connection("key"));
     }
 }

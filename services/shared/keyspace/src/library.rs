@@ -13,25 +13,15 @@ use sha2::{Digest as _, Sha256};
 use crate::lock::lock;
 
 /// The Lua code that precedes every library.
-const PRELUDE: &str = concat!(
-    include_str!("prelude/common.lua"),
-    "\n",
-    include_str!("prelude/id_generator.lua"),
-    "\n",
-    include_str!("prelude/journal.lua"),
-    "\n",
-    include_str!("prelude/outbox.lua"),
-    "\n",
-    include_str!("prelude/account_deletions.lua"),
-);
+const PRELUDE: &str = concat!(include_str!("prelude.lua"), "\n");
 
 /// A service's Redis Functions.
 #[derive(Clone, Copy, Debug)]
 pub struct Library {
     /// The library's name: letters, digits and underscores.
     pub name: &'static str,
-    /// The Lua source without the `#!lua` line. It may call what the files in `prelude` define, such as
-    /// `register('post_stage', stage)`, which registers a function with the version suffix.
+    /// The Lua source without the `#!lua` line. It may call what `prelude.lua` defines, such as
+    /// `register('tl_forget', forget)`, which registers a function with the version suffix.
     pub source: &'static str,
 }
 
@@ -64,7 +54,8 @@ impl VersionedLibrary {
 
     fn new(library: Library) -> Self {
         let source = format!("{PRELUDE}{}", library.source);
-        let digest = Sha256::digest(source.as_bytes());
+        // Function names are global to a server, and several services have the same source.
+        let digest = Sha256::digest(format!("{}\n{source}", library.name));
         let suffix = format!("_{}", hex::encode(&digest[..4]));
         let name = format!("{}{suffix}", library.name);
         let code = format!("#!lua name={name}\nlocal suffix = '{suffix}'\n{source}");
@@ -86,19 +77,6 @@ mod tests {
 
     const LIBRARY: Library = Library { name: "test", source: "-- nothing\n" };
 
-    // The tests of permissions read the folder.
-    #[test]
-    fn prelude_consists_of_all_files_of_its_folder() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/prelude");
-        let files: Vec<String> = std::fs::read_dir(folder)
-            .unwrap()
-            .map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap())
-            .collect();
-        assert!(files.iter().all(|file| PRELUDE.contains(file)));
-        let separators = files.len() - 1;
-        assert_eq!(files.iter().map(String::len).sum::<usize>() + separators, PRELUDE.len());
-    }
-
     #[test]
     fn a_library_is_versioned_once() {
         let again = VersionedLibrary::of(LIBRARY);
@@ -110,7 +88,7 @@ mod tests {
     #[test]
     fn library_name_contains_its_digest() {
         let library = VersionedLibrary::new(LIBRARY);
-        let digest = &hex::encode(Sha256::digest(format!("{PRELUDE}-- nothing\n")))[..8];
+        let digest = &hex::encode(Sha256::digest(format!("test\n{PRELUDE}-- nothing\n")))[..8];
         assert_eq!(library.name, format!("test_{digest}"));
         let first_lines = format!("#!lua name=test_{digest}\nlocal suffix = '_{digest}'\n");
         assert!(library.code.starts_with(&first_lines));

@@ -17,23 +17,15 @@ static LOG_THROTTLE: LogThrottle = LogThrottle(Mutex::new(BTreeMap::new()));
 
 impl Error {
     /// Logs a failed call; called where the error is handled. Throttles errors that repeat while
-    /// Redis is unavailable or rejects writes, or while writes do not become durable. Logs any other
-    /// error each time.
+    /// Redis is unavailable or rejects writes. Logs any other error each time.
     pub fn log(&self) {
         let error = self as &dyn std::error::Error;
-        let is_rejected = matches!(
-            self,
-            Self::Full(_) | Self::ClockAhead(_) | Self::Recovering(_) | Self::Mismatched
-        );
-        let is_not_durable = matches!(self, Self::NotReplicated(_) | Self::NotRecorded(_));
-        if !self.is_unavailable() && !is_rejected && !is_not_durable {
+        if !self.is_unavailable() && !self.is_full() {
             tracing::error!(error, "the store failed");
         } else if !LOG_THROTTLE.should_log(self.error_type(), Instant::now()) {
             tracing::debug!(error, "the store still fails");
-        } else if is_rejected {
-            tracing::warn!(error, "the store rejects calls");
-        } else if is_not_durable {
-            tracing::warn!(error, "writes are not durable");
+        } else if self.is_full() {
+            tracing::warn!(error, "the store rejects writes");
         } else {
             tracing::warn!(error, "store unavailable");
         }

@@ -8,7 +8,7 @@
 use std::{
     collections::VecDeque,
     io,
-    sync::{Arc, Mutex, MutexGuard, OnceLock},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -22,7 +22,6 @@ use tokio::{
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
-    PartitionStates,
     lock::lock,
     resp::{Message, Parser, ProtocolError},
     stream::{Reader, Stream, Writer},
@@ -53,7 +52,7 @@ pub(crate) struct Replies {
 pub(crate) struct Multiplexed {
     shared: Arc<Shared>,
     _driver: Arc<AbortOnDropHandle<()>>,
-    /// Of the primary (see [`PartitionStates::primary_generation`]).
+    /// Of the primary (see [`Primaries::generation`](crate::Primaries::generation)).
     generation: u64,
 }
 
@@ -62,8 +61,6 @@ struct Shared {
     state: Mutex<State>,
     /// Wakes the driver task to flush the output buffer.
     flush: Notify,
-    /// Told when the connection fails.
-    states: OnceLock<PartitionStates>,
 }
 
 #[derive(Default)]
@@ -151,14 +148,6 @@ impl Multiplexed {
         let replies = connection.send(commands.iter()).await?;
         replies.values.into_iter().try_for_each(check_handshake)?;
         Ok(connection)
-    }
-
-    /// Notes in the states of the partitions when the connection fails.
-    pub(crate) fn report_to(&self, states: &PartitionStates) {
-        self.shared.states.get_or_init(|| states.clone());
-        if self.is_closed() {
-            states.lost_connection();
-        }
     }
 
     /// Sets the generation of the primary that it is a connection to.
@@ -376,10 +365,6 @@ async fn drive(
     tracing::debug!(error = error.map(tracing::field::display), "redis connection closed");
     if is_timeout {
         shared.close(io::ErrorKind::TimedOut);
-    }
-    // Before another connection can be made.
-    if let Some(states) = shared.states.get() {
-        states.lost_connection();
     }
 }
 

@@ -130,7 +130,7 @@ const VALUES: Kind<u16, u64> = Kind {
 };
 
 fn value_key(id: u16) -> String {
-    format!("post:{{{id}}}:value:{id}")
+    format!("pst:{{{id}}}:value:{id}")
 }
 
 async fn check_cache(metrics: &Exported, server: &RedisServer) {

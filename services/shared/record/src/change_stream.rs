@@ -18,7 +18,7 @@ use microblog_proto::common::{self as pb, ChangeKind, ErrorReason, FeedPage, Fee
 use tokio::time::sleep;
 use tonic::{Code, Status};
 
-use crate::{Error, ExistingPage, RowKey};
+use crate::Error;
 
 /// How often the feed is read for new changes.
 const POLL_PERIOD: Duration = Duration::from_millis(200);
@@ -38,11 +38,17 @@ pub struct FeedPosition {
     pub token: u64,
 }
 
+/// The key of a row, behind which a page begins.
+pub type RowKey = [i64; 3];
+
+/// A page of what exists, and where the next one begins, if there may be one.
+pub type ExistingPage = (Vec<pb::Change>, Option<RowKey>);
+
 /// A row of a feed.
 pub struct ChangeRow {
     /// The position behind it.
     pub position: FeedPosition,
-    /// When it was recorded.
+    /// The time of its transaction.
     pub recorded_at: SystemTime,
     /// The changes with their numbers, which grow along the feed; `None` if they are of a newer version of
     /// the service.
@@ -57,8 +63,8 @@ pub trait ChangeFeed: Clone + Send + Sync + 'static {
     /// The most rows that are read at once.
     const ROWS_MAX: usize;
 
-    /// Returns the newest row; `None` as long as the feed may not be read.
-    fn newest(&self) -> BoxFuture<'_, Result<Option<ChangeRow>, Error>>;
+    /// Returns the newest row; one at position 0 if there are none.
+    fn newest(&self) -> BoxFuture<'_, Result<ChangeRow, Error>>;
 
     /// Returns the oldest row; `None` if there are none.
     fn oldest(&self) -> BoxFuture<'_, Result<Option<ChangeRow>, Error>>;
@@ -78,12 +84,6 @@ pub trait ChangeFeed: Clone + Send + Sync + 'static {
     ) -> BoxFuture<'_, Result<ExistingPage, Error>>;
 }
 
-/// Returns the status of a service without a change feed.
-pub fn no_change_feed() -> Status {
-    let text = "the service has no database, and so no change feed: --database-url is not set";
-    status::with_reason(Code::FailedPrecondition, ErrorReason::NoDatabase, text)
-}
-
 /// Streams changes of a service, or what exists there. Without a position to continue behind, the first
 /// message has no changes.
 pub async fn stream_changes<F: ChangeFeed>(
@@ -93,7 +93,7 @@ pub async fn stream_changes<F: ChangeFeed>(
     chassis::context::watch()?;
     let is_asked = |kind: &&ChangeKind| query.kinds.contains(&i32::from(**kind));
     let kinds: Vec<_> = F::KINDS.iter().filter(is_asked).copied().collect();
-    let newest = feed.newest().await.map_err(status)?.ok_or_else(not_filled)?;
+    let newest = feed.newest().await.map_err(status)?;
     let first = page(Changes::default(), newest.position, newest.recorded_at, !query.snapshot);
     if query.snapshot {
         let last = FeedPage { is_end: true, ..FeedPage::default() };
@@ -226,11 +226,6 @@ impl From<&pb::FeedPosition> for FeedPosition {
 fn expired() -> Status {
     let text = "the change feed does not have what follows the cursor any more; take a snapshot";
     status::with_reason(Code::OutOfRange, ErrorReason::CursorExpired, text)
-}
-
-fn not_filled() -> Status {
-    let text = "the database does not have all partitions yet";
-    status::with_reason(Code::Unavailable, ErrorReason::StoreUnavailable, text)
 }
 
 fn newer_version() -> Status {

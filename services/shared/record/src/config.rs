@@ -36,9 +36,7 @@ const PARAMETERS: [&str; 18] = [
 #[group(skip)]
 pub struct Config {
     /// URL of the service's SQL database: `postgres://user:password@host/database`, or
-    /// `sqlite:///path/to/file` for a service of one process. The user and relation services must have
-    /// one. The post service keeps its data in Redis alone without one, and must keep one that it once
-    /// had
+    /// `sqlite:///path/to/file` for a service of one process
     #[arg(long, env = "MICROBLOG_DATABASE_URL", value_name = "URL", hide_env_values = true)]
     pub database_url: Option<String>,
     /// File with the password of the database's user: plain text, without percent-encoding; a newline at
@@ -56,8 +54,7 @@ pub struct Config {
     )]
     pub database_timeout_ms: u64,
     /// The most connections of each worker thread to the database for calls, and as many for jobs. The
-    /// most of a process are threads × 2 × this number, and one for migrations; the post service has 2 ×
-    /// this number more
+    /// most of a process are threads × 2 × this number, and one for migrations
     #[arg(
         long,
         env = "MICROBLOG_DATABASE_CONNECTIONS",
@@ -79,9 +76,9 @@ pub struct Config {
 
 impl Config {
     /// Returns what the driver connects with.
-    pub(crate) fn login(&self) -> Result<Option<Login>, OpenError> {
+    pub(crate) fn login(&self) -> Result<Login, OpenError> {
         let Some(text) = self.database_url.as_deref().filter(|text| !text.is_empty()) else {
-            return Ok(None);
+            return Err(OpenError::Missing);
         };
         let password_file = self.database_password_file.clone();
         let password_file = password_file.filter(|path| !path.as_os_str().is_empty());
@@ -113,7 +110,7 @@ impl Config {
         // A file that is unusable stops the start.
         let login = Login::new(url, password_file).map_err(OpenError::PasswordFile)?;
         login.options().map_err(OpenError::Address)?;
-        Ok(Some(login))
+        Ok(login)
     }
 }
 
@@ -149,7 +146,7 @@ mod tests {
 
     const URL: &str = "postgres://post@127.0.0.1/microblog";
 
-    fn login(url: &str, password_file: Option<PathBuf>) -> Result<Option<Login>, OpenError> {
+    fn login(url: &str, password_file: Option<PathBuf>) -> Result<Login, OpenError> {
         let config = Config {
             database_url: Some(url.to_owned()),
             database_password_file: password_file,
@@ -195,7 +192,7 @@ mod tests {
             (" %41&a=b+c#/?@:\u{e4} \n", " %41&a=b+c#/?@:\u{e4} "),
         ] {
             fs::write(&file, text).unwrap();
-            let options = login(URL, path()).unwrap().unwrap().options().unwrap();
+            let options = login(URL, path()).unwrap().options().unwrap();
             let mut pairs = options.database_url.query_pairs();
             let (_, found) = pairs.find(|(name, _)| name == "password").unwrap();
             assert_eq!(found, expected, "{text:?}");

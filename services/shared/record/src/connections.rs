@@ -46,9 +46,8 @@ impl Pools {
         links: u32,
         read_timeout: Duration,
         write_timeout: Duration,
-        plans: Plans,
     ) -> Result<Self, sqlx::Error> {
-        let pool = |statements| Connections::open(login, links, read_timeout, statements, plans);
+        let pool = |statements| Connections::open(login, links, read_timeout, statements);
         let reading = pool(Statements::Read(read_timeout))?;
         Ok(Self { reading, writing: pool(Statements::Write(write_timeout))? })
     }
@@ -71,30 +70,13 @@ pub(crate) enum Statements {
     Migrate,
 }
 
-/// How PostgreSQL plans the statements of a service.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Plans {
-    /// Each execution, for the present sizes of the tables. The plan that a connection keeps for a repeated
-    /// statement is for those that they had: the first recording fills empty tables, and read whole ones for
-    /// each batch.
-    BySize,
-    /// Once for a connection, by keys: a plan that is good for tables of any size. What is off makes it look
-    /// dear, and PostgreSQL compiles what looks dear.
-    ByKey,
-}
-
-impl Plans {
-    fn settings(self) -> &'static str {
-        match self {
-            Self::BySize => "SET LOCAL plan_cache_mode = force_custom_plan",
-            Self::ByKey => {
-                "SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL enable_seqscan = off; \
-                 SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; \
-                 SET LOCAL jit = off"
-            }
-        }
-    }
-}
+/// How PostgreSQL plans the statements of a service: once for a connection, by keys, with a plan that is good
+/// for tables of any size. What is off looks dear to it, so it is chosen only where nothing else is possible: a
+/// sort of all rows, for example, instead of a few in the order of an index, while a partition has no statistics.
+/// PostgreSQL also compiles what looks dear, which takes longer than these statements.
+const BY_KEY: &str = "SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL enable_seqscan = off; \
+    SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_sort = off; \
+    SET LOCAL jit = off; ";
 
 /// A pool of connections to a database, for statements and transactions.
 ///
@@ -163,7 +145,6 @@ impl Connections {
         links: u32,
         timeout: Duration,
         statements: Statements,
-        plans: Plans,
     ) -> Result<Self, sqlx::Error> {
         let replaced = Arc::new(Replaced::default());
         let [acquired, released] = [(); 2].map(|()| replaced.clone());
@@ -187,7 +168,7 @@ impl Connections {
         let inner = Inner {
             pool,
             login: login.clone(),
-            begin: (!login.is_embedded()).then(|| begin(statements, plans)),
+            begin: (!login.is_embedded()).then(|| begin(statements)),
             only_reads: matches!(statements, Statements::Read(_)),
             replaced,
             generation,
@@ -228,11 +209,6 @@ impl Connections {
     /// Returns how many connections there are.
     pub fn size(&self) -> u32 {
         self.inner.pool.size()
-    }
-
-    /// Returns how many connections there may be.
-    pub(crate) fn size_max(&self) -> u32 {
-        self.inner.pool.options().get_max_connections()
     }
 
     /// Closes all connections.
@@ -301,7 +277,7 @@ impl Inner {
 /// hold in it. PostgreSQL cancels statements that outlive their callers. A commit is durable on the primary at
 /// least, and where the server has more, such as `remote_apply`, that stays. PostgreSQL knows
 /// `transaction_timeout` from version 17 on.
-fn begin(statements: Statements, plans: Plans) -> String {
+fn begin(statements: Statements) -> String {
     let limit = match statements {
         Statements::Read(limit) | Statements::Write(limit) => limit,
         Statements::Migrate => Duration::ZERO,
@@ -313,6 +289,10 @@ fn begin(statements: Statements, plans: Plans) -> String {
              THEN set_config('synchronous_commit', 'on', true) END"
         }
     };
+    let plans = match statements {
+        Statements::Read(_) | Statements::Write(_) => BY_KEY,
+        Statements::Migrate => "",
+    };
     // A standby has refused by then.
     let only_reads = match statements {
         Statements::Read(_) => "; SET TRANSACTION READ ONLY",
@@ -321,11 +301,10 @@ fn begin(statements: Statements, plans: Plans) -> String {
     format!(
         "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL statement_timeout = {}; \
          SET LOCAL idle_in_transaction_session_timeout = {}; SET LOCAL lock_timeout = 0; \
-         {}; SELECT CASE WHEN current_setting('transaction_timeout', true) <> '0' \
+         {plans}SELECT CASE WHEN current_setting('transaction_timeout', true) <> '0' \
          THEN set_config('transaction_timeout', '0', true) END{synchronous_commit}{only_reads}",
         limit.as_millis(),
         IDLE_IN_TRANSACTION.as_millis(),
-        plans.settings()
     )
 }
 

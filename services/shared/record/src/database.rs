@@ -13,20 +13,16 @@ use tokio::{
 };
 
 use crate::{
-    Config, Error, OpenError, RecordError,
+    Config, Error, OpenError,
     circuit_breaker::CircuitBreaker,
-    connections::{self, Connections, Plans, Pools, Statements},
+    connections::{self, Connections, Pools, Statements},
     login::Login,
-    operation::Operations,
+    operation::{Operation, Operations},
     start_check,
 };
 
-/// The timeout of a write transaction, which may hold a post with a million likes.
+/// The timeout of a write transaction, and of a job's.
 pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(120);
-
-/// How long a transaction of PostgreSQL waits for each lock: longer than the server takes to find a
-/// deadlock (`deadlock_timeout`), which is another error, and shorter than a call waits.
-const LOCK_TIMEOUT: &str = "; SET LOCAL lock_timeout = '1500ms'";
 
 /// The timeout of the check of a database. Longer than that of a read, so that one that is slow is not
 /// taken for unavailable. A connection that cannot be made takes no longer than for a read.
@@ -46,6 +42,9 @@ static MIGRATION_LOCK: Mutex<()> = Mutex::const_new(());
 /// PostgreSQL share. For SQLite, a primary key of one BIGINT becomes an INTEGER. For PostgreSQL, what
 /// follows `-- postgresql: ` in a line is part of the statement.
 pub type Migration = (i64, &'static str, &'static str);
+
+/// A database transaction.
+pub type WriteTransaction = Transaction<'static, Any>;
 
 /// A database.
 ///
@@ -69,24 +68,14 @@ struct Inner {
 }
 
 impl Database {
-    /// Opens the database of a service. Connects lazily: it may be unavailable. Returns `None` if
-    /// none is configured. [`Self::check`] follows before the service serves.
-    pub fn open(config: &Config) -> Result<Option<Self>, OpenError> {
-        Self::open_with(config, Plans::BySize)
-    }
-
-    /// Opens the database of a service that cannot do without, and whose statements find rows by their keys:
-    /// PostgreSQL plans each once for a connection, and joins by keys alone.
-    pub fn open_required(config: &Config) -> Result<Self, OpenError> {
-        Self::open_with(config, Plans::ByKey)?.ok_or(OpenError::Missing)
-    }
-
-    fn open_with(config: &Config, plans: Plans) -> Result<Option<Self>, OpenError> {
-        let Some(login) = config.login()? else { return Ok(None) };
-        let login = Arc::new(login);
+    /// Opens the database of a service. Connects lazily: it may be unavailable. [`Self::check`] follows
+    /// before the service serves. Statements find rows by their keys: PostgreSQL plans each once for a
+    /// connection, and joins by keys alone.
+    pub fn open(config: &Config) -> Result<Self, OpenError> {
+        let login = Arc::new(config.login()?);
         sqlx::any::install_default_drivers();
         let timeout = Duration::from_millis(config.database_timeout_ms);
-        let pools = Pools::open(&login, config.database_connections, timeout, WRITE_TIMEOUT, plans)
+        let pools = Pools::open(&login, config.database_connections, timeout, WRITE_TIMEOUT)
             .map_err(OpenError::Address)?;
         let pools = Arc::new(pools);
         connections::observe(&pools);
@@ -95,7 +84,7 @@ impl Database {
         let checked = OnceCell::new();
         let inner =
             Inner { login, pools, checked, timeout, breaker, operations, change_feed_retention };
-        Ok(Some(Self { inner: Arc::new(inner) }))
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// Checks, once, that a service can use the database: the encoding, that a second connection waits
@@ -125,19 +114,9 @@ impl Database {
         }
     }
 
-    /// Returns the timeout of a read.
-    pub(crate) fn timeout(&self) -> Duration {
-        self.inner.timeout
-    }
-
     /// Returns how long the change feed keeps changes.
     pub fn change_feed_retention(&self) -> Duration {
         self.inner.change_feed_retention
-    }
-
-    /// Returns the most connections for writes.
-    pub(crate) fn connections(&self) -> usize {
-        self.inner.pools.writing.size_max() as usize
     }
 
     /// Returns the URL, without the password of a file.
@@ -193,13 +172,8 @@ impl Database {
         // A connection without a limit on the time of a statement.
         let links = 1;
         let timeout = self.inner.timeout;
-        let connections = Connections::open(
-            &self.inner.login,
-            links,
-            timeout,
-            Statements::Migrate,
-            Plans::BySize,
-        )?;
+        let connections =
+            Connections::open(&self.inner.login, links, timeout, Statements::Migrate)?;
         // Each in a transaction of its own: the locks of one must not last for the time of the others.
         let run = async {
             for number in migrator.iter().map(|migration| migration.version) {
@@ -237,21 +211,6 @@ impl Database {
         }
     }
 
-    /// Collects the statistics by which PostgreSQL plans statements. A database that was restored from
-    /// a dump has none. SQLite does without.
-    pub(crate) async fn analyze(&self) -> Result<(), Error> {
-        const ANALYZE: &str = "SELECT 'ANALYZE ' || string_agg(quote_ident(tablename), ', ') \
-            FROM pg_tables WHERE schemaname = current_schema()";
-        if self.is_embedded() {
-            return Ok(());
-        }
-        self.write("ANALYZE", async move {
-            let statement: String = sqlx::query_scalar(ANALYZE).fetch_one(self.writers()).await?;
-            sqlx::query(AssertSqlSafe(statement)).execute(self.writers()).await.map(|_| ())
-        })
-        .await
-    }
-
     /// Executes a read for a call, through the circuit breaker. Metrics and traces name it by
     /// `summary`.
     pub fn read<'a, T: Send + 'a>(
@@ -259,19 +218,9 @@ impl Database {
         summary: &'static str,
         work: impl Future<Output = Result<T, sqlx::Error>> + Send + 'a,
     ) -> BoxFuture<'a, Result<T, Error>> {
-        self.read_within(self.inner.timeout, summary, work)
-    }
-
-    /// Executes a read with a timeout of its own, through the circuit breaker.
-    pub fn read_within<'a, T: Send + 'a>(
-        &'a self,
-        timeout: Duration,
-        summary: &'static str,
-        work: impl Future<Output = Result<T, sqlx::Error>> + Send + 'a,
-    ) -> BoxFuture<'a, Result<T, Error>> {
         Box::pin(async move {
             self.inner.breaker.check()?;
-            let done = self.within(timeout, summary, work).await;
+            let done = self.within(self.inner.timeout, summary, work).await;
             self.inner.breaker.record(&done);
             done
         })
@@ -286,33 +235,15 @@ impl Database {
         self.within(WRITE_TIMEOUT, summary, work)
     }
 
-    /// Executes a write for a job that reads from Redis meanwhile.
-    pub(crate) fn write_from_redis<'a, T: Send + 'a>(
-        &'a self,
-        summary: &'static str,
-        work: impl Future<Output = Result<T, RecordError>> + Send + 'a,
-    ) -> BoxFuture<'a, Result<T, RecordError>> {
-        Box::pin(async move {
-            let operation = self.inner.operations.begin(summary);
-            let done = tokio::time::timeout(WRITE_TIMEOUT, work).await;
-            let done = done.unwrap_or_else(|_| Err(Error::timed_out().into()));
-            let error = done.as_ref().err().and_then(RecordError::of_database);
-            self.note(error);
-            operation.end(error);
-            done
-        })
+    /// Begins to measure an operation that is several statements, such as a transaction. Metrics and traces
+    /// name it by `summary`.
+    pub fn operation(&self, summary: &'static str) -> Operation<'_> {
+        self.inner.operations.begin(summary)
     }
 
     /// Begins a write transaction, at READ COMMITTED. SQLite has one at a time.
-    pub async fn begin(&self) -> Result<Transaction<'static, Any>, sqlx::Error> {
+    pub async fn begin(&self) -> Result<WriteTransaction, sqlx::Error> {
         self.writers().begin().await
-    }
-
-    /// Begins a write transaction that fails with [`Error::Locked`] if a lock is not free within 1.5
-    /// seconds. For those with locks of several partitions: a recovery may have one of them for minutes,
-    /// and meanwhile the transaction would keep the others.
-    pub async fn begin_with_lock_timeout(&self) -> Result<Transaction<'static, Any>, sqlx::Error> {
-        self.writers().begin_with(LOCK_TIMEOUT).await
     }
 
     // No connection stays at a server that only reads: the address of the database may be another one's
@@ -334,7 +265,7 @@ impl Database {
             let done = tokio::time::timeout(limit, work).await;
             let done = done.map_err(|_| Error::timed_out()).and_then(|done| Ok(done?));
             self.note(done.as_ref().err());
-            operation.end(done.as_ref().err());
+            operation.end(done.as_ref().err().map(Into::into));
             done
         })
     }

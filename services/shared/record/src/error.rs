@@ -2,9 +2,7 @@
 
 use std::{borrow::Cow, io};
 
-use microblog_domain::Partition;
 use microblog_files::UnusableText;
-use microblog_keyspace as keyspace;
 use sqlx::{error::DatabaseError, migrate::MigrateError};
 
 /// PostgreSQL's error code of a lock that was not free in time (`lock_not_available`).
@@ -40,9 +38,6 @@ pub enum OpenError {
     /// The service has its data in a database.
     #[error("the service needs a database: --database-url is not set")]
     Missing,
-    /// Writes cannot wait for a record that there is none of.
-    #[error("--durability needs --database-url, unless it is `local`")]
-    Durability,
     /// Each statement would leave a prepared one behind at the server, without an end.
     #[error(
         "the database's address has statement-cache-capacity=0, with which the driver prepares a \
@@ -94,9 +89,6 @@ pub enum Error {
     /// The database is unavailable, or exceeded a timeout.
     #[error("database unavailable")]
     Unavailable(#[source] Option<sqlx::Error>),
-    /// The data may be in a database, but none is configured.
-    #[error("the data may be in a database, and none is configured")]
-    Missing,
     /// The database rejected the operation.
     #[error("the database failed")]
     Failed(#[source] sqlx::Error),
@@ -112,9 +104,6 @@ pub enum Error {
     /// The database is not one that a service can use.
     #[error("the database is not usable")]
     Unusable(#[from] Unusable),
-    /// A stored value is malformed.
-    #[error("malformed value in the database: {0}")]
-    Malformed(&'static str),
 }
 
 impl Error {
@@ -129,8 +118,8 @@ impl Error {
             Self::Unavailable(Some(error)) | Self::Failed(error) | Self::Locked(error) => {
                 code(error)
             }
-            Self::Unavailable(None) | Self::Missing => None,
-            Self::OtherVersion(_) | Self::Unusable(_) | Self::Malformed(_) => None,
+            Self::Unavailable(None) => None,
+            Self::OtherVersion(_) | Self::Unusable(_) => None,
         }
     }
 
@@ -139,9 +128,9 @@ impl Error {
     pub(crate) fn error_type(&self) -> Cow<'_, str> {
         let other = match self {
             Self::Unavailable(None | Some(sqlx::Error::PoolTimedOut)) => "timeout",
-            Self::Unavailable(_) | Self::Locked(_) | Self::Missing => "unavailable",
+            Self::Unavailable(_) | Self::Locked(_) => "unavailable",
             Self::Unusable(_) => "unusable",
-            Self::Failed(_) | Self::OtherVersion(_) | Self::Malformed(_) => "malformed",
+            Self::Failed(_) | Self::OtherVersion(_) => "malformed",
         };
         self.database_code().unwrap_or(other.into())
     }
@@ -158,7 +147,7 @@ impl Error {
 
     /// Returns whether an immediate retry is pointless: the database is unavailable.
     pub fn is_unavailable(&self) -> bool {
-        matches!(self, Self::Unavailable(_) | Self::Missing) && !self.is_conflict()
+        matches!(self, Self::Unavailable(_)) && !self.is_conflict()
     }
 }
 
@@ -191,72 +180,6 @@ impl From<sqlx::Error> for Error {
     }
 }
 
-/// Why changes were not recorded, or a partition was not recovered.
-#[derive(Debug, thiserror::Error)]
-pub enum RecordError {
-    /// The database failed.
-    #[error(transparent)]
-    Database(#[from] Error),
-    /// Redis failed.
-    #[error("Redis failed while it was read for the record")]
-    Redis(#[from] keyspace::Error),
-    /// The next change of a partition is of a kind that this version does not know.
-    #[error("the next change of partition {0} is of an unknown kind: it waits for another version")]
-    UnknownChange(Partition),
-    /// Redis lost changes while they were recorded. Nothing was.
-    #[error("Redis lost changes of partition {0} while they were recorded")]
-    Lost(Partition),
-    /// Another process recovers the partition.
-    #[error("partition {0} is being recovered by another process")]
-    Contended(Partition),
-    /// Redis has data of the partition that the record does not have.
-    #[error("Redis is not empty in partition {0}, and is not the Redis of this record")]
-    NotEmpty(Partition),
-    /// Redis has not what the database has of the partition, which would be erased.
-    #[error(
-        "the Redis of partition {0} is empty, or not the one of this record: what the database has \
-         would be erased"
-    )]
-    WouldErase(Partition),
-    /// The database has recorded nothing.
-    #[error("the database has recorded nothing yet")]
-    NotRecorded,
-    /// Redis is not the one that the database records.
-    #[error("{0}: Redis is empty, or not the one of the database: run `microblog restore`")]
-    RedisMismatch(&'static str),
-    /// The database is not the one that records Redis.
-    #[error(
-        "{0}: the database is empty, or not the one of Redis: configure the right one, or run \
-         `microblog restore --from redis`"
-    )]
-    DatabaseMismatch(&'static str),
-}
-
-impl RecordError {
-    /// Returns the failure of the database, if it is one.
-    pub(crate) fn of_database(&self) -> Option<&Error> {
-        match self {
-            Self::Database(error) => Some(error),
-            _ => None,
-        }
-    }
-
-    /// Returns whether a store is unavailable: then an immediate retry is pointless.
-    pub(crate) fn is_store_away(&self) -> bool {
-        match self {
-            Self::Database(error) => error.is_unavailable(),
-            Self::Redis(error) => error.is_unavailable(),
-            _ => false,
-        }
-    }
-}
-
-impl From<sqlx::Error> for RecordError {
-    fn from(error: sqlx::Error) -> Self {
-        Self::Database(error.into())
-    }
-}
-
 /// Returns the error of a BEGIN: that of a standby means that the database is unavailable.
 pub(crate) fn of_begin(error: sqlx::Error) -> sqlx::Error {
     match code(&error).is_some_and(|code| code == NOT_SUPPORTED) {
@@ -276,7 +199,8 @@ pub(crate) fn is_locked(error: &sqlx::Error) -> bool {
     code(error).is_some_and(|code| code == LOCKED)
 }
 
-fn code(error: &sqlx::Error) -> Option<Cow<'_, str>> {
+/// Returns the database's error code.
+pub(crate) fn code(error: &sqlx::Error) -> Option<Cow<'_, str>> {
     use MigrateError as M;
     match error {
         sqlx::Error::Database(error) => error.code(),

@@ -3,13 +3,13 @@
 //! span if its caller is traced. An operation is named by its verb and tables; neither statements
 //! nor parameters are recorded.
 
-use std::time::Instant;
+use std::{borrow::Cow, time::Instant};
 
 use opentelemetry::{KeyValue, global, metrics::Histogram};
 use tracing::{Span, field::Empty};
 use url::Url;
 
-use crate::error::Error;
+use crate::error::{self, Error};
 
 /// In seconds: from a cached read of some pages to a post with a million likes.
 const BOUNDARIES: [f64; 14] =
@@ -103,23 +103,45 @@ fn name(summary: &'static str) -> &'static str {
 }
 
 /// An operation in flight. Not recorded if it is dropped before its end, as by a cancelled call.
-pub(crate) struct Operation<'a> {
+pub struct Operation<'a> {
     all: &'a Operations,
     summary: &'static str,
     span: Span,
     begun: Instant,
 }
 
+/// How an operation failed, as its metrics and spans tell.
+pub struct Failure<'a> {
+    /// The value of `error.type`.
+    error_type: Cow<'a, str>,
+    /// The database's error code.
+    code: Option<Cow<'a, str>>,
+}
+
+impl<'a> From<&'a Error> for Failure<'a> {
+    fn from(error: &'a Error) -> Self {
+        Self { error_type: error.error_type(), code: error.database_code() }
+    }
+}
+
+/// `None` is a timeout.
+impl<'a> From<Option<&'a sqlx::Error>> for Failure<'a> {
+    fn from(error: Option<&'a sqlx::Error>) -> Self {
+        let code = error.and_then(error::code);
+        let other = if error.is_none() { "timeout" } else { "unavailable" };
+        Self { error_type: code.clone().unwrap_or(other.into()), code }
+    }
+}
+
 impl Operation<'_> {
     /// Records the duration and the result.
-    pub(crate) fn end(self, error: Option<&Error>) {
+    pub fn end(self, failure: Option<Failure<'_>>) {
         let seconds = self.begun.elapsed().as_secs_f64();
         let mut attributes = self.all.attributes(self.summary);
-        if let Some(error) = error {
-            let error_type = error.error_type();
+        if let Some(Failure { error_type, code }) = failure {
             self.span.record("otel.status_code", "ERROR");
             self.span.record("error.type", &*error_type);
-            self.span.record("db.response.status_code", error.database_code().as_deref());
+            self.span.record("db.response.status_code", code.as_deref());
             attributes.push(KeyValue::new("error.type", error_type.into_owned()));
         }
         self.all.durations.record(seconds, &attributes);

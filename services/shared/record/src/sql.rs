@@ -1,8 +1,5 @@
 //! Building blocks of statements, in the SQL that SQLite and PostgreSQL share.
 
-use std::fmt::Write as _;
-
-use microblog_domain::Partition;
 use sqlx::{
     Any, AssertSqlSafe, Row as _, SqlSafeStr,
     any::{AnyArguments, AnyRow},
@@ -19,33 +16,9 @@ const EXISTING_PAGE: usize = 1_000;
 /// sqlx's name of SQLite.
 pub const SQLITE: &str = "SQLite";
 
-/// The most rows of one statement: SQLite looks parameters up more slowly with more.
-pub const ROWS_MAX: usize = 50;
-
 /// Returns a statement. Its text must consist of constants and placeholders.
 pub fn statement(text: String) -> Query<'static, Any, AnyArguments> {
     sqlx::query(AssertSqlSafe(text))
-}
-
-/// Returns placeholders for a list, numbered from `from`: `$3, $4`.
-pub fn list(from: usize, count: usize) -> String {
-    let mut text = String::with_capacity(5 * count);
-    for number in from..from + count {
-        let separator = if number == from { "" } else { ", " };
-        // Writing to a string does not fail.
-        let _ = write!(text, "{separator}${number}");
-    }
-    text
-}
-
-/// Returns placeholders for rows: `($1, $2), ($3, $4)`, or `(?, ?), (?, ?)` for SQLite, which would
-/// look each numbered one up by name.
-pub fn rows(backend: &str, count: usize, columns: usize) -> String {
-    let row = |row: usize| match backend {
-        SQLITE => format!("(?{})", ", ?".repeat(columns - 1)),
-        _ => format!("({})", list(1 + row * columns, columns)),
-    };
-    (0..count).map(row).collect::<Vec<_>>().join(", ")
 }
 
 /// Encodes an id, a stamp or a count as a parameter.
@@ -69,27 +42,6 @@ pub fn read_text(row: &AnyRow, column: usize) -> Result<String, sqlx::Error> {
     String::from_utf8(bytes).map_err(|error| sqlx::Error::Decode(error.utf8_error().into()))
 }
 
-/// Fails a row whose id is not of the partition that it is stored for.
-pub fn check_partition(expected: Partition, id: Partition) -> Result<(), sqlx::Error> {
-    match expected == id {
-        true => Ok(()),
-        false => Err(sqlx::Error::Decode("id of another partition".into())),
-    }
-}
-
-/// Decodes a partition.
-pub fn read_partition(row: &AnyRow, column: usize) -> Result<Partition, sqlx::Error> {
-    let number = u16::try_from(read(row, column)?);
-    let number = number.ok().filter(|number| *number < Partition::COUNT);
-    number.map(Partition::new).ok_or_else(|| sqlx::Error::Decode("no partition".into()))
-}
-
-/// Returns what the next page begins behind, if there may be one. Pages are ordered by the first
-/// column, a number; what else SQLite may have there is behind all numbers.
-pub fn next_page(rows: &[AnyRow], count: usize) -> Option<i64> {
-    rows.last().filter(|_| rows.len() == count)?.try_get(0).ok()
-}
-
 /// Decodes an id, a stamp or a count.
 pub fn read(row: &AnyRow, column: usize) -> Result<u64, sqlx::Error> {
     let number: i64 = row.try_get(column)?;
@@ -107,18 +59,17 @@ pub fn read_id<T>(
 }
 
 /// Reads a page of what exists, for the snapshot of a change feed. The statement has the two numbers of
-/// the key as its first columns, orders by them, and has placeholders: `bound`, then the key that the
-/// page begins behind, then the number of rows. It selects rows of what has ended, too, which `change`
+/// the key as its first columns, orders by them, and has placeholders: the key that the page begins
+/// behind, then the number of rows. It selects rows of what has ended, too, which `change`
 /// leaves out: a condition would have it read any number of them. What does not decode is left out with
 /// a warning.
-pub async fn existing_page<const BOUND: usize>(
+pub async fn existing_page(
     database: &Database,
     statement: impl SqlSafeStr,
-    bound: [i64; BOUND],
     after: [i64; 2],
     change: fn(&AnyRow) -> Result<Option<Change>, sqlx::Error>,
 ) -> Result<(Vec<Change>, Option<[i64; 2]>), Error> {
-    let query = bound.into_iter().chain(after).fold(sqlx::query(statement), Query::bind);
+    let query = after.into_iter().fold(sqlx::query(statement), Query::bind);
     let query = query.bind(EXISTING_PAGE as i64);
     let read = async { query.fetch_all(database.readers()).await };
     let rows = database.read("SELECT existing", read).await?;
@@ -135,24 +86,10 @@ pub async fn existing_page<const BOUND: usize>(
 
 /// Returns the key that the page after a row begins behind; `None` if there is none. A value that is not
 /// a number, as SQLite may have, is behind all that are.
-pub fn key_behind(first: Option<i64>, second: Option<i64>) -> Option<[i64; 2]> {
+fn key_behind(first: Option<i64>, second: Option<i64>) -> Option<[i64; 2]> {
     match (first, second) {
         (Some(first), Some(second)) => Some([first, second]),
         (Some(first), None) => Some([first.saturating_add(1), i64::MIN]),
         (None, _) => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn placeholders_are_numbered() {
-        assert_eq!(list(3, 2), "$3, $4");
-        assert_eq!(list(1, 0), "");
-        assert_eq!(rows("PostgreSQL", 2, 3), "($1, $2, $3), ($4, $5, $6)");
-        assert_eq!(rows(SQLITE, 2, 3), "(?, ?, ?), (?, ?, ?)");
-        assert_eq!(rows(SQLITE, 1, 1), "(?)");
     }
 }

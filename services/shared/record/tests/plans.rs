@@ -3,10 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use clap::Parser as _;
-use microblog_record::{
-    Config, Database, WriteTransaction, number_rows,
-    sql::{rows, statement},
-};
+use microblog_record::{Config, Database, WriteTransaction, number_rows, sql::statement};
 use microblog_testkit::PostgresServer;
 use sqlx::{Executor as _, Row as _};
 
@@ -20,14 +17,6 @@ struct Flags {
 }
 
 async fn find(transaction: &mut WriteTransaction, from: i64) {
-    let numbers = rows(transaction.backend_name(), 50, 1);
-    let text = format!("SELECT id FROM numbers WHERE id IN (VALUES {numbers})");
-    let query = (from..from + 50).fold(statement(text), |query, number| query.bind(number));
-    query.fetch_all(&mut **transaction).await.unwrap();
-}
-
-/// As a service whose statements find rows by their keys.
-async fn find_by_key(transaction: &mut WriteTransaction, from: i64) {
     let text = format!("SELECT id FROM numbers WHERE {}", number_rows::contains(false, "id", 1));
     let numbers = (from..from + 50).map(|number| number as u64);
     let query = number_rows::bind_column(statement(text), false, numbers);
@@ -41,10 +30,7 @@ async fn scanned(transaction: &mut WriteTransaction) -> i64 {
 }
 
 /// Fills a table after a statement was executed some times, and executes it again.
-async fn fill_a_table(
-    database: &Database,
-    find: impl AsyncFn(&mut WriteTransaction, i64),
-) -> WriteTransaction {
+async fn fill_a_table(database: &Database) -> WriteTransaction {
     let mut transaction = database.begin().await.unwrap();
     transaction.execute("CREATE TABLE numbers (id BIGINT NOT NULL PRIMARY KEY)").await.unwrap();
     for from in 0..EXECUTIONS {
@@ -58,21 +44,12 @@ async fn fill_a_table(
     transaction
 }
 
-/// The first recording fills empty tables with statements that it repeats.
 #[tokio::test]
-async fn a_statement_is_planned_for_the_present_size_of_its_table() {
-    let server = PostgresServer::start().await;
-    let flags = Flags::parse_from(["test", "--database-url", &server.url()]);
-    let database = Database::open(&flags.database).unwrap().unwrap();
-    fill_a_table(&database, find).await;
-}
-
-#[tokio::test]
-async fn a_statement_by_keys_is_planned_once_and_for_tables_of_any_size() {
+async fn a_statement_is_planned_once_and_for_tables_of_any_size() {
     let server = PostgresServer::start_with(&["jit=on"]).await;
     let flags = Flags::parse_from(["test", "--database-url", &server.url()]);
-    let database = Database::open_required(&flags.database).unwrap();
-    let mut transaction = fill_a_table(&database, find_by_key).await;
+    let database = Database::open(&flags.database).unwrap();
+    let mut transaction = fill_a_table(&database).await;
     let plans = "SELECT SUM(custom_plans)::bigint FROM pg_prepared_statements \
                  WHERE statement LIKE 'SELECT id FROM numbers%'";
     assert_eq!(transaction.fetch_one(plans).await.unwrap().get::<i64, _>(0), 0);

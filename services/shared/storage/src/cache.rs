@@ -2,7 +2,7 @@
 
 use microblog_keyspace::{Batch, Call, Error, Keyspace, Library, decode, redis::cmd};
 
-use crate::entry::{Contents, EntryKeys};
+use crate::entry::{Contents, EntryKeys, EntryLimits};
 
 /// The functions. A service opens its keyspace with them.
 pub const LIBRARY_SOURCE: &str = include_str!("functions.lua");
@@ -33,14 +33,14 @@ pub struct Change {
     pub after: u64,
     /// What is put in place; `None` if the entry must be loaded again.
     pub patch: Option<Patch>,
-    /// The most records of the entry.
-    pub records_max: usize,
+    /// The limits of the entry.
+    pub limits: EntryLimits,
 }
 
 /// How the contents of an entry change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Patch {
-    /// The new front: at least one byte.
+    /// The new front, or its beginning: at least one byte. The rest of a longer one stays as it is.
     pub front: Vec<u8>,
     /// The records to append, oldest first.
     pub added: Vec<u8>,
@@ -90,8 +90,8 @@ impl Cache {
     /// [removed]: Self::remove
     pub async fn apply(&self, changes: &[Change]) -> Result<Vec<Result<Applied, Error>>, Error> {
         let mut batch = Batch::with_capacity(changes.len());
-        for Change { keys, before, after, patch, records_max } in changes {
-            let call = apply(keys, *before, *after, patch.as_ref(), *records_max);
+        for Change { keys, before, after, patch, limits } in changes {
+            let call = apply(keys, *before, *after, patch.as_ref(), *limits);
             batch.call(keys.partition, call);
         }
         let replies = self.keyspace.send_each(batch).await?;
@@ -114,12 +114,13 @@ impl Cache {
         token: Token,
         revision: u64,
         contents: &Contents,
-        records_max: usize,
+        limits: EntryLimits,
     ) -> Result<bool, Error> {
         let Contents { front, records } = contents;
         let lifetime_s = if revision == 0 { LIFETIME_WITHOUT_ROW_S } else { LIFETIME_S };
         let call = Call::new("install").keys(keys.all()).arg(token.0).arg(revision);
-        let call = call.arg(&**front).arg(&**records).arg(records_max).arg(lifetime_s);
+        let call = call.arg(&**front).arg(&**records);
+        let call = call.arg(limits.records).arg(limits.without_set).arg(lifetime_s);
         Ok(self.keyspace.call::<u8>(call).await? == 1)
     }
 
@@ -142,7 +143,7 @@ pub(crate) fn apply(
     before: u64,
     after: u64,
     patch: Option<&Patch>,
-    records_max: usize,
+    limits: EntryLimits,
 ) -> Call {
     let call = Call::new("apply").keys(keys.all()).arg(before).arg(after);
     let call = match patch {
@@ -152,7 +153,7 @@ pub(crate) fn apply(
         }
         None => call.arg("").arg("").arg(""),
     };
-    call.arg(records_max).arg(LIFETIME_S)
+    call.arg(limits.records).arg(limits.without_set).arg(LIFETIME_S)
 }
 
 /// Decodes what was done.

@@ -56,12 +56,12 @@ impl<T: FeedTexts> ChangeFeed for FeedChanges<T> {
     const KINDS: &'static [ChangeKind] = T::KINDS;
     const ROWS_MAX: usize = ROWS;
 
-    fn newest(&self) -> BoxFuture<'_, Result<Option<ChangeRow>, Error>> {
+    fn newest(&self) -> BoxFuture<'_, Result<ChangeRow, Error>> {
         async move {
             let newest = row::<T>(feed::newest(self.tables.database().await?).await?);
             let is_empty = newest.position.sequence == 0;
             let recorded_at = if is_empty { SystemTime::now() } else { newest.recorded_at };
-            Ok(Some(ChangeRow { recorded_at, ..newest }))
+            Ok(ChangeRow { recorded_at, ..newest })
         }
         .boxed()
     }

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
     use crate::{
         cache::library,
-        entry::{EntryKeys, History},
+        entry::{EntryKeys, EntryLimits, History},
         reader::Loaded,
     };
 
@@ -193,8 +193,8 @@ mod tests {
             }
         }
 
-        fn records_max(self) -> usize {
-            0
+        fn limits(self) -> EntryLimits {
+            EntryLimits::without_sets(0)
         }
 
         fn load(self, _: &Database, _: u64) -> BoxFuture<'_, Result<Loaded, record::Error>> {

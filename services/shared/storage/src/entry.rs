@@ -15,8 +15,22 @@ pub const RECORD: usize = 12;
 /// The low bits of a record, which are the id. The time is above them.
 const ID_BITS: u32 = 53;
 
-/// Up to so many records, an entry has no set beside it.
-pub const SMALL: usize = 48;
+/// How many records the entries of a kind may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EntryLimits {
+    /// The most records. An item has no more, or is cut to its newest: then an entry may have a fifth more
+    /// until it is cut.
+    pub records: usize,
+    /// The most records of an entry without a set beside it.
+    pub without_set: usize,
+}
+
+impl EntryLimits {
+    /// Returns the limits of entries without sets.
+    pub const fn without_sets(records: usize) -> Self {
+        Self { records, without_set: u32::MAX as usize }
+    }
+}
 
 /// The first byte of an entry.
 pub const FORMAT: u8 = 2;

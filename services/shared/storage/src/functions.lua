@@ -8,8 +8,9 @@
 --
 -- The front is of the item's kind. A record is a number (12 bytes, big endian): a time (43 bits), and
 -- below it the id of an account or a post (53 bits). The oldest record is first, so that a newer one is
--- appended. Beside an entry of more than SMALL records is a set of the same ids, with the member 0, by
--- which a reader sees that the set was there: it may be evicted alone. Ids and revisions are below 2^53, hence exact as Lua numbers.
+-- appended. Beside a long entry of some kinds is a set of the same ids, with the member 0, by which a
+-- reader sees that the set was there: it may be evicted alone. Ids and revisions are below 2^53, hence
+-- exact as Lua numbers.
 --
 -- A lease is a list: a token, and then each change that was applied meanwhile, as the five arguments
 -- of a change.
@@ -19,7 +20,6 @@
 -- an entry never has a revision that its set does not have.
 
 local FORMAT, HEADER, RECORD, ID = 2, 16, 12, 8
-local SMALL = 48
 -- A shorter entry is read with its header, and written whole: that takes fewer commands.
 local WHOLE = 1024
 -- The most changes that a lease collects, and the arguments of each: the revisions before and after, the
@@ -41,8 +41,18 @@ local function head_of(entry)
   end
 end
 
-local function header_of(revision, front)
-  return struct.pack('>BBBBI4I8', FORMAT, 0, 0, 0, #front, revision)
+local function header_of(revision, front_length)
+  return struct.pack('>BBBBI4I8', FORMAT, 0, 0, 0, front_length, revision)
+end
+
+-- Returns what arguments tell of the entries of a kind: the most records, the most of an entry without a
+-- set, and the lifetime in seconds.
+local function limits_of(args, first)
+  return {
+    records = tonumber(args[first]) * RECORD,
+    without_set = tonumber(args[first + 1]) * RECORD,
+    lifetime = args[first + 2],
+  }
 end
 
 -- Returns the ids of records.
@@ -84,15 +94,16 @@ local function delete(keys)
   redis.call('UNLINK', keys[1], keys[2], keys[3])
 end
 
--- Writes an entry. Lists of more than SMALL records get a set.
-local function write(keys, revision, front, records, lifetime)
-  if #records > SMALL * RECORD then
+-- Writes an entry, with its set.
+local function write(keys, revision, front, records, limits)
+  if #records > limits.without_set then
     local ids = ids_of(records)
     ids[#ids + 1] = '0'
     change_set('SADD', keys[3], ids)
-    redis.call('EXPIRE', keys[3], lifetime)
+    redis.call('EXPIRE', keys[3], limits.lifetime)
   end
-  redis.call('SET', keys[1], header_of(revision, front) .. front .. records, 'EX', lifetime)
+  local entry = header_of(revision, #front) .. front .. records
+  redis.call('SET', keys[1], entry, 'EX', limits.lifetime)
 end
 
 -- Changes the set beside an entry. One that was evicted stays away: who needs it loads the entry again.
@@ -118,43 +129,49 @@ local function without(records, removed)
   return records, found
 end
 
--- Puts a change in place: a new front, without some records, and with newer ones. Cuts the oldest ones
--- beyond the limit. Deletes an entry of which that is not enough. Returns whether the entry is there.
-local function put(keys, head, front_length, change, limit, lifetime)
+-- Puts a change in place: a new front, or the beginning of a longer one, without some records, and with
+-- newer ones. Cuts the oldest ones beyond the limit. Deletes an entry of which that is not enough. Returns
+-- whether the entry is there.
+local function put(keys, head, front_length, change, limits)
   local revision, front, added, removed = tonumber(change[2]), change[3], change[4], change[5]
   local is_whole = #head < WHOLE
   local length = is_whole and #head or redis.call('STRLEN', keys[1])
   local before = length - HEADER - front_length
-  local has_set, may_be_cut = before > SMALL * RECORD, before >= limit * RECORD
-  local is_cut = before + #added > limit * RECORD * CUT_FACTOR
-  local start = header_of(revision, front) .. front
-  if has_set and not is_whole and removed == '' and #front == front_length and not is_cut then
-    update_set(keys[3], {}, ids_of(added))
-    redis.call('SETRANGE', keys[1], 0, start)
-    redis.call('APPEND', keys[1], added)
+  local has_set, may_be_cut = before > limits.without_set, before >= limits.records
+  local is_cut = before + #added > limits.records * CUT_FACTOR
+  local is_in_place = #front <= front_length and removed == '' and not is_cut
+  if is_in_place and not is_whole and (has_set or added == '') then
+    if added ~= '' then
+      update_set(keys[3], {}, ids_of(added))
+    end
+    redis.call('SETRANGE', keys[1], 0, header_of(revision, front_length) .. front)
+    if added ~= '' then
+      redis.call('APPEND', keys[1], added)
+    end
     return true
   end
-  local at = HEADER + front_length
-  local all = is_whole and string.sub(head, at + 1) or redis.call('GETRANGE', keys[1], at, -1)
+  local entry = is_whole and head or redis.call('GETRANGE', keys[1], 0, -1)
+  local all = string.sub(entry, HEADER + front_length + 1)
+  front = front .. string.sub(entry, HEADER + #front + 1, HEADER + front_length)
   local is_too_much = #removed > REMOVED_MAX * ID
   local rest, found = without(all, is_too_much and '' or removed)
   -- Of a list that may have been cut, the record may be an older one; and an older one that is not known
   -- here may take its place.
   local is_missing = not may_be_cut and #found * ID < #removed
-  if is_too_much or is_missing or may_be_cut and #rest < limit * RECORD then
+  if is_too_much or is_missing or may_be_cut and #rest < limits.records then
     delete(keys)
     return false
   end
   local records = rest .. added
-  if is_cut or has_set ~= (#records > SMALL * RECORD) then
+  if is_cut or has_set ~= (#records > limits.without_set) then
     delete(keys)
-    write(keys, revision, front, is_cut and string.sub(records, -limit * RECORD) or records, lifetime)
+    write(keys, revision, front, is_cut and string.sub(records, -limits.records) or records, limits)
     return true
   end
   if has_set then
     update_set(keys[3], found, ids_of(added))
   end
-  redis.call('SET', keys[1], start .. records, 'KEEPTTL')
+  redis.call('SET', keys[1], header_of(revision, #front) .. front .. records, 'KEEPTTL')
   return true
 end
 
@@ -162,7 +179,7 @@ end
 -- without a change the knowledge that `after` is committed.
 --
 -- ARGV: before, after, front (empty: no change to put in place), records that are appended, ids whose
---       records are removed first, the most records, lifetime in seconds.
+--       records are removed first, the limits.
 -- Returns what was done: 'absent', 'collected', 'newer', 'put', 'deleted'.
 local function apply(keys, args)
   local before, after = tonumber(args[1]), tonumber(args[2])
@@ -180,7 +197,7 @@ local function apply(keys, args)
   elseif revision >= after then
     return 'newer'
   elseif revision == before and has_change then
-    return put(keys, head, front_length, args, tonumber(args[6]), args[7]) and 'put' or 'deleted'
+    return put(keys, head, front_length, args, limits_of(args, 6)) and 'put' or 'deleted'
   end
   delete(keys)
   return 'deleted'
@@ -204,7 +221,7 @@ end
 
 -- Ends a lease with the entry that was loaded, and the changes that were collected meanwhile.
 --
--- ARGV: token, revision, front, records, the most records, lifetime in seconds.
+-- ARGV: token, revision, front, records, the limits.
 -- Returns 1 if the entry is there, 0 if the lease is another one, or a change is missing.
 local function install(keys, args)
   local held = redis.call('LRANGE', keys[2], 0, -1)
@@ -212,8 +229,8 @@ local function install(keys, args)
     return 0
   end
   delete(keys)
-  local limit, lifetime = tonumber(args[5]), args[6]
-  write(keys, tonumber(args[2]), args[3], args[4], lifetime)
+  local limits = limits_of(args, 5)
+  write(keys, tonumber(args[2]), args[3], args[4], limits)
   for at = 2, #held, CHANGE do
     local change = { unpack(held, at, at + CHANGE - 1) }
     local revision, front_length, head = head_of(keys[1])
@@ -221,7 +238,7 @@ local function install(keys, args)
       if tonumber(change[1]) ~= revision then
         delete(keys)
         return 0
-      elseif not put(keys, head, front_length, change, limit, lifetime) then
+      elseif not put(keys, head, front_length, change, limits) then
         return 0
       end
     end

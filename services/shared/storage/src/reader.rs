@@ -36,7 +36,7 @@ use uuid::Uuid;
 use crate::{
     cache::{Cache, Token},
     client_side::{Begun, ClientSide, TrackedRead},
-    entry::{Contents, EntryKeys, History},
+    entry::{Contents, EntryKeys, EntryLimits, History},
     metrics::ReadMetrics,
     tables::Tables,
     trust::{Trust, Trusted},
@@ -67,8 +67,8 @@ pub trait Item: Copy + Ord + Hash + Send + Sync + 'static {
     /// Returns its name in keys and in the feed: one word.
     fn kind(self) -> &'static str;
 
-    /// Returns the most records of an entry. An item has no more, or is cut to its newest.
-    fn records_max(self) -> usize;
+    /// Returns the limits of its entries.
+    fn limits(self) -> EntryLimits;
 
     /// Reads an item in one statement, from the primary of the database.
     fn load(self, database: &Database, id: u64) -> BoxFuture<'_, Result<Loaded, record::Error>>;
@@ -157,24 +157,23 @@ impl Contents {
     }
 }
 
-/// The front of an item without records.
+/// The whole item.
 #[derive(Clone, Copy, Debug)]
-pub struct Front;
+pub struct Whole;
 
-impl View for Front {
-    type Output = Arc<[u8]>;
+impl View for Whole {
+    type Output = Contents;
 
     fn commands(&self, keys: &EntryKeys) -> Vec<Cmd> {
         vec![cmd("GET").arg(&keys.entry).take()]
     }
 
-    fn of_entry(&self, replies: Vec<Value>) -> Result<Found<Arc<[u8]>>, keyspace::Error> {
-        let reply = replies.into_iter().next().unwrap_or(Value::Nil);
-        Ok(Contents::find(reply)?.map(|contents| contents.front))
+    fn of_entry(&self, replies: Vec<Value>) -> Result<Found<Contents>, keyspace::Error> {
+        Contents::find(replies.into_iter().next().unwrap_or(Value::Nil))
     }
 
-    fn of_item(&self, contents: &Contents) -> Arc<[u8]> {
-        contents.front.clone()
+    fn of_item(&self, contents: &Contents) -> Contents {
+        contents.clone()
     }
 }
 
@@ -506,8 +505,7 @@ impl<I: Item> Inner<I> {
         let loaded = self.load(item, id).await;
         let is_installed = match &loaded {
             Ok(Loaded { history, revision, contents }) if self.keys(item, history, id) == *keys => {
-                let install =
-                    self.cache.install(keys, token, *revision, contents, item.records_max());
+                let install = self.cache.install(keys, token, *revision, contents, item.limits());
                 install.await.is_ok()
             }
             _ => false,
@@ -581,14 +579,14 @@ mod tests {
     use crate::entry::FORMAT;
 
     #[test]
-    fn an_entry_and_its_item_have_the_same_front() {
+    fn an_entry_and_its_item_are_the_same() {
         let contents = Contents { front: (*b"front").into(), records: Vec::new() };
         let header = [&[FORMAT, 0, 0, 0][..], &5_u32.to_be_bytes(), &7_u64.to_be_bytes()].concat();
-        let of_entry = |reply| Front.of_entry(vec![reply]).unwrap();
+        let of_entry = |reply| Whole.of_entry(vec![reply]).unwrap();
         let entry = |front: &[u8]| Value::BulkString([&header, front].concat());
-        assert_eq!(of_entry(entry(b"front")), Found::Whole(Front.of_item(&contents)));
+        assert_eq!(of_entry(entry(b"front")), Found::Whole(Whole.of_item(&contents)));
         assert_eq!(of_entry(entry(b"fron")), Found::Broken, "the rest is missing");
         assert_eq!(of_entry(Value::Nil), Found::Missing);
-        assert!(Front.of_entry(vec![Value::Int(7)]).is_err());
+        assert!(Whole.of_entry(vec![Value::Int(7)]).is_err());
     }
 }

@@ -33,7 +33,7 @@ use tokio::time::Instant;
 
 use crate::{
     cache::{Applied, applied, apply},
-    entry::{EntryKeys, History},
+    entry::{EntryKeys, EntryLimits, History},
     feed::{self, Point, Positioned},
     keeper::Keeper,
     lease::Lease,
@@ -373,7 +373,13 @@ impl Verifier {
         for ((index, kind, id), revision) in last {
             let partition = Partition::of_id(id);
             let keys = EntryKeys::new(self.prefix, &kind, history, partition, id);
-            calls.entry(index).or_default().push(apply(&keys, revision, revision, None, 0));
+            calls.entry(index).or_default().push(apply(
+                &keys,
+                revision,
+                revision,
+                None,
+                EntryLimits::without_sets(0),
+            ));
         }
         calls
     }

@@ -10,6 +10,8 @@
 //! to one call, which fails alone. If it is not known whether it was committed, its items are removed from
 //! the cache, and the calls fail: they may be repeated.
 //!
+//! A group is in the trace of its first call that has one.
+//!
 //! A call is committed while its caller waits, or not at all: one that was given up must not undo what was
 //! acknowledged later. So the time until a group begins, until it is decided, and of its commit are limited,
 //! together to less than [the write budget](microblog_chassis::mutate) of a call.
@@ -17,7 +19,7 @@
 use std::{collections::HashSet, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures::future::{BoxFuture, FutureExt as _};
-use microblog_record as record;
+use microblog_record::{self as record, Database};
 use tokio::{
     sync::{
         Mutex,
@@ -26,10 +28,11 @@ use tokio::{
     },
     time::{Instant, timeout, timeout_at},
 };
+use tracing::{Instrument as _, Span};
 
 use crate::{
     cache::{Cache, Change},
-    entry::EntryKeys,
+    entry::{EntryKeys, History},
     feed::FeedRow,
     metrics::WriteMetrics,
     tables::Tables,
@@ -130,6 +133,8 @@ struct Waiting<G: Group> {
     call: G::Call,
     answer: oneshot::Sender<Result<G::Outcome, WriteError>>,
     since: Instant,
+    /// Of the caller.
+    span: Span,
 }
 
 impl<G: Group> Waiting<G> {
@@ -154,6 +159,19 @@ enum Failure {
     Moment(sqlx::Error),
     /// One of its calls is the cause.
     Call(sqlx::Error),
+}
+
+impl Failure {
+    // Returns the error of the database; `None` for a timeout.
+    fn cause(&self) -> Option<&sqlx::Error> {
+        use WriteError::{Failed, Overloaded, Unavailable, Unknown};
+        match self {
+            Self::Moment(error) | Self::Call(error) => Some(error),
+            Self::Final(Unavailable(error) | Unknown(error)) => error.as_deref(),
+            Self::Final(Failed(error)) => Some(error),
+            Self::Final(Overloaded) => None,
+        }
+    }
 }
 
 /// Writes the calls of a worker. Cheap to clone. Ends when the last clone is dropped, after the calls
@@ -184,7 +202,8 @@ impl<G: Group> Writer<G> {
     /// Writes a call, and returns its outcome once it is committed and applied.
     pub async fn write(&self, call: G::Call) -> Result<G::Outcome, WriteError> {
         let (answer, answered) = oneshot::channel();
-        let waiting = Waiting { call, answer, since: Instant::now() };
+        let (since, span) = (Instant::now(), Span::current());
+        let waiting = Waiting { call, answer, since, span };
         self.queue.try_send(waiting).map_err(|error| match error {
             TrySendError::Full(_) => WriteError::Overloaded,
             TrySendError::Closed(_) => WriteError::Unavailable(None),
@@ -206,10 +225,13 @@ struct Work<G: Group> {
 impl<G: Group> Work<G> {
     async fn run(self: Arc<Self>) {
         while let Some(group) = self.next_group().await {
+            let traced = group.iter().map(|waiting| &waiting.span).find(|span| !span.is_none());
+            let span = traced.cloned().unwrap_or_else(Span::none);
             let (calls, answers): (Vec<_>, Vec<_>) =
                 group.into_iter().map(|waiting| (waiting.call, waiting.answer)).unzip();
             let deadline = Instant::now() + GROUP_TIMEOUT;
-            let results = AssertUnwindSafe(self.write(&calls, deadline)).catch_unwind().await;
+            let write = self.write(&calls, deadline).instrument(span);
+            let results = AssertUnwindSafe(write).catch_unwind().await;
             // A panic is logged by its hook. Its calls may have been committed.
             let unknown = |_| calls.iter().map(|_| Err(WriteError::Unknown(None))).collect();
             let results = results.unwrap_or_else(unknown);
@@ -277,10 +299,44 @@ impl<G: Group> Work<G> {
     ) -> Result<Vec<G::Outcome>, Failure> {
         self.metrics.groups.add(1);
         self.metrics.calls.add(calls.len() as u64);
-        let decided = timeout_at(deadline, self.decide(calls)).await;
+        let database = self.tables.database().await.map_err(|error| match error {
+            record::Error::Unavailable(Some(error)) => unavailable(error),
+            record::Error::Unavailable(None) => Failure::Final(WriteError::Unavailable(None)),
+            error => unavailable(sqlx::Error::Configuration(error.into())),
+        })?;
+        let operation = database.operation("TRANSACTION");
+        let committed = self.transact(database, calls, deadline).await;
+        operation.end(committed.as_ref().err().map(|failure| failure.cause().into()));
+        let (history, outcomes, changes) = committed?;
+        let weights = calls.iter().map(|call| self.group.weight(call));
+        let is_bulk = weights.max().is_some_and(|weight| weight > GROUP_MAX);
+        // Side by side: a cache that is silent is waited for once.
+        let changed = async {
+            match is_bulk {
+                true => self.remove(changes.iter().map(|change| &change.keys)).await,
+                false => self.apply(&changes).await,
+            }
+        };
+        let partitions = changes.iter().map(|change| change.keys.partition);
+        let ended = timeout(APPLY_TIMEOUT, self.trust.end_others(&history, partitions.collect()));
+        let ((), ended) = tokio::join!(changed, ended);
+        if !matches!(ended, Ok(Ok(()))) {
+            tracing::warn!("marks of another history not ended in the cache");
+        }
+        Ok(outcomes)
+    }
+
+    // Decides calls in a transaction, and commits what they have changed.
+    async fn transact(
+        &self,
+        database: &Database,
+        calls: &[G::Call],
+        deadline: Instant,
+    ) -> Result<(History, Vec<G::Outcome>, Vec<Change>), Failure> {
+        let decided = timeout_at(deadline, self.decide(database, calls)).await;
         // Nothing was committed. The connection is closed, unless it answers soon.
-        let unavailable = |_elapsed| Failure::Final(WriteError::Unavailable(None));
-        let (transaction, decided) = decided.map_err(unavailable)??;
+        let late = |_elapsed| Failure::Final(WriteError::Unavailable(None));
+        let (transaction, decided) = decided.map_err(late)??;
         let Decided { outcomes, changes, feed, has_others } = decided;
         let history = transaction.history().clone();
         if feed.is_empty() && !has_others {
@@ -301,36 +357,16 @@ impl<G: Group> Work<G> {
                 }
             });
         }
-        let weights = calls.iter().map(|call| self.group.weight(call));
-        let is_bulk = weights.max().is_some_and(|weight| weight > GROUP_MAX);
-        // Side by side: a cache that is silent is waited for once.
-        let changed = async {
-            match is_bulk {
-                true => self.remove(changes.iter().map(|change| &change.keys)).await,
-                false => self.apply(&changes).await,
-            }
-        };
-        let partitions = changes.iter().map(|change| change.keys.partition);
-        let ended = timeout(APPLY_TIMEOUT, self.trust.end_others(&history, partitions.collect()));
-        let ((), ended) = tokio::join!(changed, ended);
-        if !matches!(ended, Ok(Ok(()))) {
-            tracing::warn!("marks of another history not ended in the cache");
-        }
-        Ok(outcomes)
+        Ok((history, outcomes, changes))
     }
 
     // Begins a transaction, and decides calls in it.
     async fn decide(
         &self,
+        database: &Database,
         calls: &[G::Call],
     ) -> Result<(Transaction, Decided<G::Outcome>), Failure> {
         // An error has nothing to do with the calls.
-        let unavailable = |error| Failure::Final(WriteError::Unavailable(Some(Arc::new(error))));
-        let database = self.tables.database().await.map_err(|error| match error {
-            record::Error::Unavailable(Some(error)) => unavailable(error),
-            record::Error::Unavailable(None) => Failure::Final(WriteError::Unavailable(None)),
-            error => unavailable(sqlx::Error::Configuration(error.into())),
-        })?;
         let mut transaction = Transaction::begin(database).await.map_err(unavailable)?;
         self.trust.learn(transaction.history());
         let decided = self.group.run(&mut transaction, calls).await.map_err(failure)?;
@@ -405,9 +441,13 @@ fn is_of_file(code: &str) -> bool {
     code.parse::<u32>().is_ok_and(|code| matches!(code & 0xff, 5 | 8 | 10 | 13))
 }
 
+fn unavailable(error: sqlx::Error) -> Failure {
+    Failure::Final(WriteError::Unavailable(Some(Arc::new(error))))
+}
+
 fn failure(error: sqlx::Error) -> Failure {
     match scope(&error) {
-        Scope::All => Failure::Final(WriteError::Unavailable(Some(Arc::new(error)))),
+        Scope::All => unavailable(error),
         Scope::Moment => Failure::Moment(error),
         Scope::Calls => Failure::Call(error),
     }

@@ -29,17 +29,10 @@ const KEYSPACE_COMMANDS: [&str; 8] = [
 ];
 
 /// Commands that `keyspace` sends for services that call these methods.
-const METHOD_COMMANDS: [(&str, &str); 7] = [
-    ("keyspace.page(", "zrange"),
-    (".dedicated_connection(", "unwatch"),
-    (".client_side_cache(", "client|tracking"),
-    ("Recorder::new(", "xrange"),
-    ("Recorder::new(", "xtrim"),
-    ("durability.set_up(", "unwatch"),
-    ("durability.set_up(", "wait"),
-];
+const METHOD_COMMANDS: [(&str, &str); 2] =
+    [(".dedicated_connection(", "unwatch"), (".client_side_cache(", "client|tracking")];
 
-const PRELUDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../keyspace/src/prelude");
+const PRELUDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../keyspace/src/prelude.lua");
 
 /// The library of services that cache their database.
 const STORAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../storage/src");
@@ -54,7 +47,7 @@ const SMALL_COMMANDS: [&str; 2] = ["client|tracking", "get"];
 const KEYS: [&str; 6] = [
     "usr:{1}:profile:history:4",
     "rel:{1}:following:history:4",
-    "post:{1}:post:4",
+    "pst:{1}:post:history:4",
     "tl:{1}:home:4",
     "note:{1}:order:4",
     "anything",
@@ -153,9 +146,7 @@ fn used(directory: &Path, names: &BTreeSet<String>) -> BTreeSet<String> {
     }
     let lua: String =
         sources.iter().filter(|(is_lua, _)| *is_lua).map(|(_, text)| &**text).collect();
-    let mut prelude = Vec::new();
-    read(Path::new(PRELUDE), &mut prelude);
-    let prelude: String = prelude.into_iter().map(|(_, text)| text).collect();
+    let prelude = fs::read_to_string(PRELUDE).expect("the prelude");
     let called = called(&lua, &functions(&prelude));
     let is_called = |method: &str| sources.iter().any(|(_, text)| text.contains(method));
     let method_commands = METHOD_COMMANDS.into_iter().filter(|(method, _)| is_called(method));

@@ -85,7 +85,7 @@ pub(crate) fn old_entries(count: u64, authors: u64) -> Vec<Entry> {
     entries_from(40_000_000, count, authors)
 }
 
-/// Returns posts of a number of authors in turn, one per millisecond from one since 2024 on.
+/// Returns posts of a number of authors in turn, one per millisecond from one since 2006 on.
 pub(crate) fn entries_from(millisecond: u64, count: u64, authors: u64) -> Vec<Entry> {
     let post = |n| {
         let author = id(500_000 + n % authors);

@@ -140,7 +140,7 @@ local function push(keys, args)
 end
 
 -- Returns the next edition. Editions derive from the time, in thousandths of milliseconds since
--- 2024, so they stay unique after the timeline was deleted.
+-- 2006, so they stay unique after the timeline was deleted.
 local function next_edition(edition)
   return math.max(edition + 1, now_ms() * 1000)
 end
@@ -178,7 +178,7 @@ local function add_pulled_author(keys, args)
   return added
 end
 
--- Returns the time until which posts may not be pushed, in milliseconds since 2024; 0 if there is none.
+-- Returns the time until which posts may not be pushed, in milliseconds since 2006; 0 if there is none.
 -- A time that is ahead by more than `most` milliseconds was recorded while a clock was ahead. It is set
 -- back to that: home timelines are rebuilt at each read until then. Not further, since posts may not be
 -- pushed for as long if they are delivered right now.

@@ -40,7 +40,7 @@ pub struct Head {
     pub edition: u64,
     /// Whether the ring is full: a new post overwrites the oldest one.
     pub is_full: bool,
-    // The time of the last rebuild, in seconds since 2024.
+    // The time of the last rebuild, in seconds since 2006.
     built_at: u64,
     /// The ring position of the next record.
     next: usize,

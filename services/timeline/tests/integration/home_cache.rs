@@ -253,8 +253,8 @@ async fn what_a_clock_recorded_that_was_ahead_makes_home_timelines_stale_for_a_m
     }
 }
 
-/// Returns the time in milliseconds since 2024, as Redis counts it.
+/// Returns the time in milliseconds since 2006, as Redis counts it.
 fn now_ms() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
-    now.as_millis() as u64 - 1_704_067_200_000
+    now.as_millis() as u64 - microblog_domain::Stamp::EPOCH_MS
 }

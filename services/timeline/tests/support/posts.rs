@@ -1,6 +1,6 @@
 //! A post service beside the timeline service, and losses of the latter's data.
 
-use std::sync::Arc;
+use std::{future::pending, sync::Arc};
 
 use clap::Parser as _;
 use microblog_chassis::Worker;
@@ -8,7 +8,7 @@ use microblog_proto::{
     post::{self as pb, post_service_client::PostServiceClient},
     timeline,
 };
-use microblog_testkit::{self as testkit, Topology, next_millisecond, redis};
+use microblog_testkit::{self as testkit, Database, Topology, next_millisecond, redis};
 use tonic::transport::Channel;
 
 use super::{PATIENCE, System, channel, run, start_relation};
@@ -69,14 +69,30 @@ impl WithPosts {
 
 /// Starts a post service on a store, which delivers nothing, and returns its address.
 pub(crate) async fn start_posts(redis: &testkit::Store) -> String {
-    let url = redis.url("post");
-    let own = ["post", "--redis-url", &url, "--threads", "1", "--posts-per-minute", "0"];
-    let config = microblog_post::Config::parse_from(own);
+    let config = config_of_posts(&redis.url("post"), &lasting_database());
     let service = microblog_post::service(&config, None, Worker::ONLY).await.unwrap();
     let ready = service.ready.clone();
     let address = run(service, &config.chassis);
     testkit::eventually("post is ready", PATIENCE, async || ready().await).await;
     address
+}
+
+/// Returns the configuration of a post service on its stores.
+pub(crate) fn config_of_posts(redis_url: &str, database_flag: &str) -> microblog_post::Config {
+    let args =
+        ["post", "--redis-url", redis_url, database_flag, "--threads=1", "--posts-per-minute=0"];
+    microblog_post::Config::parse_from(args)
+}
+
+/// Returns the flag of a database that stays for as long as the test.
+fn lasting_database() -> String {
+    let database = Database::sqlite();
+    let flag = database.flag();
+    tokio::spawn(async move {
+        let _database = database;
+        pending::<()>().await;
+    });
+    flag
 }
 
 fn delivery(post: Option<pb::Post>) -> timeline::Delivery {

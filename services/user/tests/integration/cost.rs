@@ -1,15 +1,10 @@
 //! The cost of calls: the statements and the Redis commands that a service sends.
 
-use std::{cell::Cell, collections::HashSet, future::ready};
+use std::cell::Cell;
 
-use futures::StreamExt as _;
 use microblog_chassis::Worker;
 use microblog_proto::{common::ErrorReason as Reason, user as pb};
-use microblog_testkit::{
-    ADMIN, PATIENCE, PostgresServer, RedisServer, Store,
-    redis::{Client as RedisClient, aio::Monitor, cmd},
-};
-use uuid::Uuid;
+use microblog_testkit::{ADMIN, PATIENCE, PostgresServer, RedisServer, Sent, SentMeter, Store};
 
 use crate::support::{
     Client, Database, PASSWORD, System, WITHOUT_JOBS, assert_rejected, authenticate,
@@ -17,72 +12,32 @@ use crate::support::{
     serve, set_bio, try_register, unknown_token,
 };
 
-/// The name of the connections whose statements are counted.
-const COUNTED: &str = "counted";
-
-/// Each statement is in the log, behind the name of its connection.
-const SETTINGS: [&str; 2] = ["log_statement=all", "log_line_prefix=%a|"];
-
-/// What a service sends, in order.
-#[derive(Debug, PartialEq, Eq)]
-struct Cost {
-    /// Without those that begin or end a transaction which only reads.
-    statements: Vec<String>,
-    /// Without the marks, which are read four times a second.
-    commands: Vec<String>,
-}
-
-/// Counts what one service sends. Another one has the background jobs, and another Redis user.
+/// Notes what one service sends. Another one has the background jobs, and another Redis user.
 struct Meter {
     system: System,
     client: Client,
-    monitor: Monitor,
+    sent: SentMeter,
 }
 
 impl Meter {
     async fn start() -> Self {
         let redis = RedisServer::start().await;
-        let database = PostgresServer::start_with(&SETTINGS).await;
-        let url = format!("{}?application_name={COUNTED}", database.url());
+        let database = PostgresServer::start_with(&SentMeter::SETTINGS).await;
+        let url = SentMeter::database_url(&database);
         let other = serve(&redis.url(ADMIN), &database.url(), Worker::ONLY, &[]).await;
         let client = serve(&redis.url("user"), &url, WITHOUT_JOBS, &[]).await;
-        let monitor = RedisClient::open(redis.admin_url()).unwrap();
-        let monitor = monitor.get_async_monitor().await.unwrap();
+        let sent = SentMeter::start(&redis, "user").await;
         let (redis, database) = (Store::Single(redis), Database::Postgres(database));
         let system = System { redis, database, client: other };
         system.caches().await;
-        Self { system, client, monitor }
-    }
-
-    fn log(&self) -> String {
-        let Database::Postgres(server) = &self.system.database else { unreachable!() };
-        server.log()
+        Self { system, client, sent }
     }
 
     /// Returns what a call costs.
-    async fn cost(&mut self, call: impl AsyncFnOnce(&Client)) -> Cost {
-        let log = self.log().len();
-        self.monitored().await;
-        call(&self.client).await;
-        let commands = self.monitored().await;
-        let statements = self.log()[log..].lines().filter_map(statement).collect();
-        Cost { statements, commands }
-    }
-
-    /// Returns the commands of the service since the last time.
-    async fn monitored(&mut self) -> Vec<String> {
-        let mut admin = self.system.redis.nodes()[0].admin().await;
-        let end = Uuid::new_v4().to_string();
-        cmd("ECHO").arg(&end).exec_async(&mut admin).await.unwrap();
-        let seen = self.monitor.on_message::<String>();
-        let seen = seen.take_while(|line| ready(!line.contains(&end)));
-        let lines: Vec<String> = seen.collect().await;
-        let list = cmd("CLIENT").arg("LIST").take();
-        let list: String = list.query_async(&mut admin).await.unwrap();
-        let of_service = list.lines().filter(|line| line.contains(" user=user "));
-        let address = |line: &str| Some(line.split_once(" addr=")?.1.split(' ').next()?.to_owned());
-        let own: HashSet<String> = of_service.filter_map(address).collect();
-        lines.iter().filter_map(|line| command(line, &own)).collect()
+    async fn cost(&mut self, call: impl AsyncFnOnce(&Client)) -> Sent {
+        let Database::Postgres(database) = &self.system.database else { unreachable!() };
+        let call = call(&self.client);
+        self.sent.sent(&self.system.redis.nodes()[0], database, call).await
     }
 
     /// Asserts what a call costs, as soon as nothing of before adds to it. The other service prepares each
@@ -94,8 +49,7 @@ impl Meter {
         prepare: impl AsyncFn(&System) -> T,
         call: impl AsyncFn(&Client, T),
     ) {
-        let owned = |list: &[&str]| list.iter().map(|&one| one.to_owned()).collect();
-        let expected = Cost { statements: owned(statements), commands: owned(commands) };
+        let expected = Sent::new(statements, commands);
         let deadline = tokio::time::Instant::now() + PATIENCE;
         loop {
             let prepared = prepare(&self.system).await;
@@ -106,43 +60,6 @@ impl Meter {
             assert!(tokio::time::Instant::now() < deadline, "{what}: {cost:#?}, not {expected:#?}");
         }
     }
-}
-
-/// Returns what a statement in the log does, and to which table.
-fn statement(line: &str) -> Option<String> {
-    let (_, text) = line.strip_prefix(COUNTED)?.split_once("LOG:  ")?;
-    let (kind, text) = text.split_once(": ")?;
-    if kind != "statement" && !kind.starts_with("execute ") {
-        return None;
-    }
-    let words: Vec<&str> =
-        text.split([' ', '(', ')', ';']).filter(|word| !word.is_empty()).collect();
-    let behind = |word: &str| words[words.iter().position(|&one| one == word)? + 1..].first();
-    Some(match words[0] {
-        "BEGIN" | "ROLLBACK" => return None,
-        "SELECT" if text.contains("append_to_feed") => "append to the feed and COMMIT".to_owned(),
-        "SELECT" if text.contains("AS one LEFT JOIN") => format!("load {}", behind("JOIN")?),
-        "SELECT" if text.contains("pg_control_system") => "SELECT history".to_owned(),
-        "SELECT" => format!("SELECT {}", behind("FROM")?),
-        "DELETE" => format!("DELETE {}", behind("FROM")?),
-        "INSERT" => format!("INSERT {}", behind("INTO")?),
-        "UPDATE" => format!("UPDATE {}", behind("UPDATE")?),
-        other => other.to_owned(),
-    })
-}
-
-/// Returns a command of one of the connections: its name, or that of its function.
-fn command(line: &str, connections: &HashSet<String>) -> Option<String> {
-    let (head, command) = line.split_once("] ")?;
-    let (_, address) = head.rsplit_once(' ')?;
-    let mut words = command.split(' ').map(|word| word.trim_matches('"'));
-    let name = match words.next()? {
-        // Without the version of its library.
-        name if name.eq_ignore_ascii_case("fcall") => words.next()?.rsplit_once('_')?.0.to_owned(),
-        name => name.to_uppercase(),
-    };
-    let is_counted = connections.contains(address) && name != "read_mark";
-    is_counted.then_some(name)
 }
 
 /// What a transaction begins with.

@@ -4,11 +4,10 @@ use std::time::{Duration, SystemTime};
 
 use clap::Parser as _;
 use microblog_domain::{Partition, Stamp};
-use microblog_record::WAITING_MAX;
 use microblog_timeline::STREAMS;
 use serde::Serialize;
 
-use super::{Assumptions, Inputs, KINDS, Peak, Plan};
+use super::{Assumptions, Inputs, KINDS, Plan};
 
 /// PostgreSQL's limit for a table: 2^32 pages of 8 KiB
 /// (<https://www.postgresql.org/docs/current/limits.html>).
@@ -36,15 +35,9 @@ pub(super) fn limits(inputs: &Inputs, assumed: &Assumptions, plan: &Plan) -> Vec
         Limit { name, unit, value, limit, ratio: value / limit, accounts }
     };
     let peak = &plan.peak;
-    let changes = changes(peak);
+    let stamps = (peak.posts + peak.comments) / f64::from(Partition::COUNT);
     let mut limits = vec![
-        limit("stamps a second in a partition of post".to_owned(), "", changes, stamps_a_second()),
-        limit(
-            format!("journal of a partition of post: SQL away for {} h", assumed.sql_outage),
-            "entries",
-            changes * assumed.sql_outage * 3_600.0,
-            WAITING_MAX as f64,
-        ),
+        limit("stamps a second in a partition of post".to_owned(), "", stamps, stamps_a_second()),
         limit(
             "SQL server of post: cores busy".to_owned(),
             "",
@@ -73,16 +66,6 @@ pub(super) fn limits(inputs: &Inputs, assumed: &Assumptions, plan: &Plan) -> Vec
         assumed.utilization,
     ));
     limits
-}
-
-/// Returns the changes of a partition of post per second.
-fn changes(peak: &Peak) -> f64 {
-    (peak.posts + peak.likes + peak.comments) / f64::from(Partition::COUNT)
-}
-
-/// Returns how long the journals of post have space without SQL.
-pub(super) fn outage_hours(peak: &Peak) -> f64 {
-    WAITING_MAX as f64 / changes(peak) / 3_600.0
 }
 
 /// Returns how many stamps a partition can issue a second, by the format of stamps.
@@ -117,7 +100,7 @@ mod tests {
     #[test]
     fn constants_of_the_code() {
         assert_eq!(stamps_a_second(), 4_000.0);
-        assert_eq!(last_year_of_ids(), 2093);
+        assert_eq!(last_year_of_ids(), 2075);
         assert_eq!(largest_push(), 10_000);
     }
 
@@ -131,14 +114,5 @@ mod tests {
             let ratio = there.limits[index].ratio;
             assert!((ratio - 1.0).abs() < 1e-6, "{}: {ratio}", limit.name);
         }
-    }
-
-    #[test]
-    fn a_journal_is_full_after_the_outage_that_its_rate_allows() {
-        // At 300 posts a second, 2,400 changes a second in 1,024 partitions: 8,437.5 entries an hour.
-        let plan = plan(&inputs(), &assumed(&[]), 21_600_000);
-        let journal = plan.limits.iter().find(|limit| limit.unit == "entries").unwrap();
-        assert!((journal.value - 8_437.5).abs() < 1e-6 && journal.limit == 20_000.0);
-        assert!((plan.sql.outage_hours * journal.ratio - 1.0).abs() < 1e-9);
     }
 }

@@ -222,18 +222,6 @@ async fn retry_delays_are_in_the_headers_that_clients_know() {
 }
 
 #[tokio::test]
-async fn an_unavailable_store_says_when_to_retry() {
-    let stub = Stub::new().get(|_| async { Err(status::recovering()) });
-    let server = Server::start(web(stub), config());
-    let request = Json.post(GET).body(message(Json)).unwrap();
-    let answer = send(server.address, Version::HTTP_11, request).await;
-    assert_eq!(
-        (answer.status, answer.header("retry-after").as_deref()),
-        (StatusCode::SERVICE_UNAVAILABLE, Some("1"))
-    );
-}
-
-#[tokio::test]
 async fn messages_may_be_compressed() {
     let stub = Stub::new().verify(|| {
         futures::stream::iter([Ok(VerifyResponse { users_checked: 7, ..Default::default() })])

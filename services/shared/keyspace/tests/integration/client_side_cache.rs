@@ -43,7 +43,7 @@ fn partition(id: u64) -> Partition {
 }
 
 fn key(id: u64) -> String {
-    format!("post:{{{}}}:number:{id}", partition(id).number())
+    format!("pst:{{{}}}:number:{id}", partition(id).number())
 }
 
 fn numbers(url: String, bytes_max: usize) -> ClientSideCache<u64, u64> {

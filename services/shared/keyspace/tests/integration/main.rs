@@ -4,11 +4,8 @@
 
 mod client_side_cache;
 mod dedicated_connections;
-mod journal;
-mod pages;
 mod password_file;
 mod recovery;
-mod replication;
 mod sentinel;
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,12 +1,14 @@
-//! All topologies behave the same: commands, calls, batches, pages, loading of functions, and errors.
+//! All topologies behave the same: commands, calls, batches, loading of functions, and errors.
 
 use std::time::Duration;
 
 use microblog_domain::Partition;
-use microblog_keyspace::{Batch, Call, Entry, Keyspace, Order, Range, decode, redis};
+use microblog_keyspace::{Batch, Call, Config, Keyspace, Library, decode, redis};
+use microblog_testkit::RedisServer;
 
 use crate::support::{
-    self, Any, cluster, get, key, open, open_ready, put, send, sentinels, single, timed,
+    self, Any, LIBRARY, USER, cluster, get, key, open, open_ready, put, send, sentinels, single,
+    timed,
 };
 
 #[tokio::test]
@@ -54,7 +56,6 @@ async fn serves_all_kinds_of_calls(store: Any) {
     }
     send(&keyspace, 1024, "value").await.unwrap();
     assert!(keyspace.send(Batch::new()).await.unwrap().is_empty());
-    pages(&keyspace).await;
     error_replies(&keyspace).await;
     cancelled_reads_leave_other_replies_intact(&keyspace).await;
     functions_are_reloaded(&keyspace, &store).await;
@@ -93,23 +94,8 @@ async fn cancelled_reads_leave_other_replies_intact(keyspace: &Keyspace) {
     assert!(answered > 100, "{answered}");
 }
 
-async fn pages(keyspace: &Keyspace) {
-    let key = key(7, "list");
-    let mut add = redis::cmd("ZADD");
-    add.arg(&key).arg(&[(3, 30), (1, 10), (2, 20)]);
-    keyspace.query::<()>(add).await.unwrap();
-    let range = Range { order: Order::Newest, after: None, above: None, count: 2 };
-    let page = keyspace.page(&key, range).await.unwrap();
-    let entry = |score| Entry { member: score * 10, score };
-    assert_eq!((page.entries, page.more), (vec![entry(3), entry(2)], true));
-    let page = keyspace.page(&key, Range { after: Some(entry(2)), ..range }).await.unwrap();
-    assert_eq!((page.entries, page.more), (vec![entry(1)], false));
-    let page = keyspace.page(&key, Range { above: Some(2), ..range }).await.unwrap();
-    assert_eq!((page.entries, page.more), (vec![entry(3)], false));
-}
-
 async fn error_replies(keyspace: &Keyspace) {
-    let foreign = put(keyspace, "user:{1}:profile:1", "x").await.unwrap_err();
+    let foreign = put(keyspace, "usr:{1}:profile:1", "x").await.unwrap_err();
     assert_eq!(foreign.code(), Some("NOPERM"));
     assert_eq!(foreign.to_string(), "redis refused the command: NOPERM");
     let mut forbidden = redis::cmd("SMEMBERS");
@@ -128,6 +114,9 @@ async fn error_replies(keyspace: &Keyspace) {
     batch.call(Partition::new(1), Call::new("test_put").key(key(1, "a")).arg(1));
     batch.call(Partition::new(2), Call::new("test_reject").key(key(2, "a")));
     assert_eq!(keyspace.send(batch).await.unwrap_err().code(), Some("LIMIT"));
+    let mut push = redis::cmd("RPUSH");
+    push.arg(key(7, "list")).arg("x");
+    keyspace.query::<()>(push).await.unwrap();
     let wrong = get(keyspace, &key(7, "list")).await.unwrap_err();
     assert_eq!(wrong.code(), Some("WRONGTYPE"));
     let number = keyspace.query::<u64>({
@@ -277,5 +266,23 @@ async fn batch_of_100_000_calls_succeeds(store: Any) {
     println!("100,000 calls in {took:?}; the slowest call beside them took {beside:?}");
     for (number, answer) in answers.unwrap().into_iter().enumerate() {
         assert_eq!(decode::<usize>(answer).unwrap(), number);
+    }
+}
+
+#[tokio::test]
+async fn two_services_with_the_same_functions_load_them_at_the_same_time() {
+    let server = RedisServer::start().await;
+    let open = |name| {
+        let library = Library { name, ..LIBRARY };
+        Keyspace::open(&Config::at(server.url(USER)), library).unwrap()
+    };
+    let (one, other) = (open("one"), open("other"));
+    let mut flush = redis::cmd("FUNCTION");
+    flush.arg("FLUSH");
+    for _ in 0..20 {
+        flush.exec_async(&mut server.admin().await).await.unwrap();
+        let (key, value) = (key(3, "both"), "value");
+        let (of_one, of_other) = tokio::join!(put(&one, &key, value), put(&other, &key, value));
+        assert_eq!((of_one.unwrap(), of_other.unwrap()), (value.to_owned(), value.to_owned()));
     }
 }

@@ -50,7 +50,7 @@ pub(crate) async fn open_ready(url: String) -> Keyspace {
 
 /// Returns a key in a partition.
 pub(crate) fn key(partition: u16, name: impl std::fmt::Display) -> String {
-    format!("post:{{{partition}}}:{name}")
+    format!("pst:{{{partition}}}:{name}")
 }
 
 /// Writes a value through a function, which returns it.

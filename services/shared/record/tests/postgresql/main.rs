@@ -31,12 +31,7 @@ fn open_url(url: &str) -> Database {
     open_with(&["--database-timeout-ms=20000", "--database-url", url])
 }
 
-fn open_by_key(url: &str) -> Database {
-    let flags = Flags::parse_from(["test", "--database-timeout-ms=20000", "--database-url", url]);
-    Database::open_required(&flags.database).unwrap()
-}
-
 fn open_with(flags: &[&str]) -> Database {
     let flags = Flags::parse_from([&["test"], flags].concat());
-    Database::open(&flags.database).unwrap().unwrap()
+    Database::open(&flags.database).unwrap()
 }

@@ -6,7 +6,7 @@ use microblog_testkit::{PgBouncer, PoolMode, PostgresServer};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, Row as _};
 use tokio::task::JoinSet;
 
-use crate::{open_by_key, open_url};
+use crate::open_url;
 
 const MIGRATIONS: [Migration; 2] = [
     (1, "numbers", "CREATE TABLE numbers (id BIGINT); SELECT pg_sleep(0.1)"),
@@ -18,7 +18,8 @@ const MODES: [PoolMode; 2] = [PoolMode::Session, PoolMode::Transaction];
 /// Writes and reads on many connections at once, with statements that are prepared.
 async fn write_and_read(database: &Database, number: i64) {
     let work = async {
-        let mut transaction = database.begin_with_lock_timeout().await?;
+        let mut transaction =
+            database.writers().begin_with("; SET LOCAL lock_timeout = '1500ms'").await?;
         for _ in 0..3 {
             let insert = sqlx::query("INSERT INTO numbers VALUES ($1)").bind(number);
             insert.execute(&mut *transaction).await?;
@@ -76,7 +77,6 @@ async fn settings_do_not_reach_the_other_clients_of_a_pooler() {
     let database = open_url(&pooler.url());
     database.migrate(&MIGRATIONS).await.unwrap();
     write_and_read(&database, 1).await;
-    write_and_read(&open_by_key(&pooler.url()), 2).await;
     for name in SETTINGS {
         let own = server.sql(&format!("SHOW {name}"));
         for _ in 0..8 {

@@ -71,8 +71,6 @@ async fn transactions_are_read_committed_for_each_role() {
     check(&database).await;
     let mut transaction = database.begin().await.unwrap();
     assert_eq!(setting_in(&mut transaction, "transaction_isolation").await, "read committed");
-    let mut transaction = database.begin_with_lock_timeout().await.unwrap();
-    assert_eq!(setting_in(&mut transaction, "transaction_isolation").await, "read committed");
 }
 
 #[tokio::test]

@@ -1,9 +1,9 @@
 //! What a change does to an entry.
 
-use microblog_storage::{Applied, Change, Contents, Patch, entry::RECORD};
+use microblog_storage::{Applied, Change, Contents, EntryLimits, Patch, Token, entry::RECORD};
 use microblog_testkit::Topology;
 
-use crate::support::{System, change, contents, keys};
+use crate::support::{System, change, contents, keys, limits};
 
 const TOPOLOGIES: [Topology; 2] = [Topology::Single, Topology::Cluster];
 
@@ -57,11 +57,11 @@ async fn a_long_list_has_a_set() {
     assert_eq!(system.set(&keys(4)).await.map(|ids| ids.len()), Some(51));
 }
 
-fn removal(id: u64, records_max: usize, removed: impl IntoIterator<Item = u64>) -> Change {
+fn removal(id: u64, records: usize, removed: impl IntoIterator<Item = u64>) -> Change {
     let Contents { front, .. } = contents([]);
     let removed = removed.into_iter().map(|time| 1_000 + time * 4).collect();
     let patch = Some(Patch { front: front.to_vec(), added: Vec::new(), removed });
-    Change { patch, records_max, ..change(id, 1, 2, None) }
+    Change { patch, limits: limits(records), ..change(id, 1, 2, None) }
 }
 
 /// Redis may evict any key. A page of the list is read without the set.
@@ -83,6 +83,63 @@ async fn a_set_that_was_evicted_stays_away() {
             assert_eq!((revision, records), (2, left as usize), "{what}, {count} records");
             assert_eq!(system.set(&keys(4)).await, None, "{what}, {count} records");
         }
+    }
+}
+
+/// A service has the counts of an item before the rest of its front, which never changes.
+#[tokio::test]
+async fn a_change_replaces_the_beginning_of_a_longer_front() {
+    let system = System::start(Topology::Single).await;
+    let times: Vec<u64> = (0..400).collect();
+    for records in [&[][..], &[1, 2], &times] {
+        for (front, expected) in
+            [("34", "34-text"), ("56-next", "56-next"), ("7890-longer", "7890-longer")]
+        {
+            for (added, removed) in [(None, None), (Some(500), None), (Some(500), Some(1))] {
+                let removed = removed.filter(|time| records.contains(time));
+                let case = format!("{} records, {front}, {added:?}, {removed:?}", records.len());
+                system.cache.remove(&[keys(4)]).await.unwrap();
+                let front_of = |text: &str| text.as_bytes().to_vec();
+                let loaded = contents(records.iter().copied());
+                let loaded = Contents { front: front_of("12-text").into(), ..loaded };
+                system.load(4, 1, &loaded).await;
+                let patch = Patch {
+                    front: front_of(front),
+                    added: contents(added).records,
+                    removed: removed.map(|time| 1_000 + time * 4).into_iter().collect(),
+                };
+                let change = Change { patch: Some(patch), ..change(4, 1, 2, None) };
+                assert_eq!(system.apply(change).await, Applied::Put, "{case}");
+                let left = records.iter().copied().filter(|time| Some(*time) != removed);
+                let expected =
+                    Contents { front: front_of(expected).into(), ..contents(left.chain(added)) };
+                assert_eq!(system.entry(&keys(4)).await, Some((2, expected)), "{case}");
+            }
+        }
+    }
+}
+
+/// The kinds of a service have limits of their own.
+#[tokio::test]
+async fn an_entry_of_a_kind_without_sets_has_none() {
+    let system = System::start(Topology::Single).await;
+    let without = EntryLimits::without_sets(100);
+    for (limits, has_set) in [(limits(100), true), (without, false)] {
+        system.cache.remove(&[keys(4)]).await.unwrap();
+        assert!(system.lease(4, 1).await);
+        let loaded = contents(0..60);
+        let installed = system.cache.install(&keys(4), Token(1), 1, &loaded, limits).await.unwrap();
+        assert!(installed && system.set(&keys(4)).await.is_some() == has_set, "{limits:?}");
+        let next = Change { limits, ..change(4, 1, 2, Some(contents([60]))) };
+        assert_eq!(system.apply(next).await, Applied::Put);
+        let ids = system.set(&keys(4)).await.map(|ids| ids.len());
+        assert_eq!(ids, has_set.then_some(61), "{limits:?}");
+        // Both are cut alike.
+        let many = Change { limits, ..change(4, 2, 3, Some(contents(61..130))) };
+        assert_eq!(system.apply(many).await, Applied::Put);
+        let entry = system.entry(&keys(4)).await;
+        let records = entry.map(|(_, contents)| contents.records.len() / RECORD);
+        assert_eq!(records, Some(100), "{limits:?}");
     }
 }
 
@@ -149,7 +206,7 @@ async fn a_list_keeps_its_newest_records() {
     let system = System::start(Topology::Single).await;
     let limited = |before, times: std::ops::Range<u64>| {
         let mut change = change(4, before, before + 1, Some(contents(times)));
-        change.records_max = 100;
+        change.limits = limits(100);
         change
     };
     system.load(4, 1, &contents(0..100)).await;

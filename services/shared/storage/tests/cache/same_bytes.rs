@@ -2,11 +2,16 @@
 
 use microblog_storage::{Applied, Change, Contents, Patch, Record};
 use microblog_testkit::Topology;
-use proptest::{collection::vec, prelude::*, sample::Index, test_runner::TestRunner};
+use proptest::{
+    collection::vec,
+    prelude::*,
+    sample::{Index, select},
+    test_runner::TestRunner,
+};
 
 use crate::support::{System, change, keys};
 
-/// A change: which records it removes, the number of records that it appends, and a front.
+/// A change: which records it removes, the number of records that it appends, and the beginning of the front.
 #[derive(Clone, Debug)]
 struct Step {
     removed: Vec<Index>,
@@ -24,19 +29,26 @@ fn applying_a_change_gives_the_same_bytes_as_loading_again() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let system = runtime.block_on(System::start(Topology::Single));
     let mut runner = TestRunner::new(ProptestConfig::with_cases(128));
-    let tested = runner.run(&(0..60_usize, steps(), 0..9_usize), |(loaded, steps, collected)| {
-        runtime.block_on(check(&system, loaded, &steps, collected));
+    let fronts = select(vec![1, 4, 1_200]);
+    let inputs = (0..60_usize, fronts, steps(), 0..9_usize);
+    let tested = runner.run(&inputs, |(loaded, front, steps, collected)| {
+        runtime.block_on(check(&system, loaded, vec![b'f'; front], &steps, collected));
         Ok(())
     });
     tested.unwrap();
 }
 
 // Applies the steps to entry 4, the first ones while it is being loaded, and loads entry 8 after each.
-async fn check(system: &System, loaded: usize, steps: &[Step], collected: usize) {
+async fn check(
+    system: &System,
+    loaded: usize,
+    mut front: Vec<u8>,
+    steps: &[Step],
+    collected: usize,
+) {
     system.cache.remove(&[keys(4), keys(8)]).await.unwrap();
     let mut all: Vec<Record> = (0..loaded as u64).map(record).collect();
     let mut next = loaded as u64;
-    let mut front = b"f".to_vec();
     let first = Contents { front: front.clone().into(), records: bytes(&all) };
     assert!(system.lease(4, 7).await);
     let install = async || assert!(system.install(4, 7, 1, &first).await);
@@ -53,9 +65,10 @@ async fn check(system: &System, loaded: usize, steps: &[Step], collected: usize)
         let added: Vec<Record> = (next..next + step.added as u64).map(record).collect();
         next += step.added as u64;
         all.extend(&added);
-        front.clone_from(&step.front);
+        let replaced = step.front.len().min(front.len());
+        front.splice(..replaced, step.front.iter().copied());
         let revision = at as u64 + 1;
-        let patch = Patch { front: front.clone(), added: bytes(&added), removed };
+        let patch = Patch { front: step.front.clone(), added: bytes(&added), removed };
         let change = Change { patch: Some(patch), ..change(4, revision, revision + 1, None) };
         let applied = system.apply(change).await;
         assert_eq!(applied, if at < collected { Applied::Collected } else { Applied::Put });

@@ -8,14 +8,19 @@ use microblog_keyspace::{
     redis::{ToRedisArgs, cmd},
 };
 use microblog_storage::{
-    Applied, Cache, Change, Contents, EntryKeys, Head, History, Patch, Record, Token,
+    Applied, Cache, Change, Contents, EntryKeys, EntryLimits, Head, History, Patch, Record, Token,
     cache::library,
     entry::{HEADER, SET_MEMBER},
 };
 use microblog_testkit::{Store, Topology};
 
 /// A limit that no list of these tests reaches.
-pub(crate) const UNLIMITED: usize = 1_000_000;
+const UNLIMITED: usize = 1_000_000;
+
+/// Returns the limits of entries of up to so many records. Those of more than 48 have a set.
+pub(crate) fn limits(records: usize) -> EntryLimits {
+    EntryLimits { records, without_set: 48 }
+}
 
 pub(crate) struct System {
     pub(crate) cache: Cache,
@@ -38,7 +43,7 @@ impl System {
 
     /// Ends a lease with an entry. Returns whether the entry is there.
     pub(crate) async fn install(&self, id: u64, token: u64, at: u64, contents: &Contents) -> bool {
-        self.cache.install(&keys(id), Token(token), at, contents, UNLIMITED).await.unwrap()
+        self.cache.install(&keys(id), Token(token), at, contents, limits(UNLIMITED)).await.unwrap()
     }
 
     /// Loads an entry.
@@ -90,7 +95,7 @@ pub(crate) fn change(id: u64, before: u64, after: u64, contents: Option<Contents
         removed: Vec::new(),
     };
     let patch = contents.map(patch);
-    Change { keys: keys(id), before, after, patch, records_max: UNLIMITED }
+    Change { keys: keys(id), before, after, patch, limits: limits(UNLIMITED) }
 }
 
 /// Returns contents with the records of some times.

@@ -16,9 +16,9 @@ use microblog_record::{
     sql::{number, read},
 };
 use microblog_storage::{
-    Cache, Change, Contents, Decided, EntryKeys, FeedRow, Found, Group, Head, History, Item,
-    ItemRevision, Loaded, Part, Patch, Reader, Record, Round, Tables, Token, Transaction, Trust,
-    Verifier, View, Writer,
+    Cache, Change, Contents, Decided, EntryKeys, EntryLimits, FeedRow, Found, Group, Head, History,
+    Item, ItemRevision, Loaded, Part, Patch, Reader, Record, Round, Tables, Token, Transaction,
+    Trust, Verifier, View, Writer,
     cache::library,
     entry::HEADER,
     feed::feed,
@@ -107,7 +107,7 @@ async fn run(transaction: &mut Transaction, calls: &[Add]) -> Result<Decided<boo
             removed: Vec::new(),
         });
         let (before, after) = (list.before, list.revision);
-        Change { keys: keys(&history, id), before, after, patch, records_max: 1_000_000 }
+        Change { keys: keys(&history, id), before, after, patch, limits: ListItem.limits() }
     };
     Ok(Decided { outcomes, changes: lists.iter().map(change).collect(), feed, has_others: false })
 }
@@ -163,8 +163,8 @@ impl Item for ListItem {
         "list"
     }
 
-    fn records_max(self) -> usize {
-        1_000_000
+    fn limits(self) -> EntryLimits {
+        EntryLimits { records: 1_000_000, without_set: 48 }
     }
 
     fn load(self, database: &Database, id: u64) -> BoxFuture<'_, Result<Loaded, record::Error>> {
@@ -236,7 +236,7 @@ impl Process {
     /// Starts a process with the Redis at an address.
     pub(crate) async fn start_at(server: &Server, redis: Config) -> Self {
         let config = <DatabaseFlags as clap::Parser>::parse_from(["test", &server.flag()]);
-        let database = Database::open(&config.database).unwrap().unwrap();
+        let database = Database::open(&config.database).unwrap();
         let tables = Tables::new(database.clone(), &MIGRATIONS);
         tables.database().await.unwrap();
         let keyspace = Keyspace::open(&redis, ListItem::LIBRARY).unwrap();
@@ -311,7 +311,8 @@ impl Process {
         let contents = Contents { front: (*b"list").into(), records: Record::write_all(members) };
         let keys = self.keys(id).await;
         assert!(self.cache.lease(&keys, Token(1)).await.unwrap());
-        assert!(self.cache.install(&keys, Token(1), revision, &contents, 1_000_000).await.unwrap());
+        let limits = ListItem.limits();
+        assert!(self.cache.install(&keys, Token(1), revision, &contents, limits).await.unwrap());
     }
 
     /// Returns the revision of a list and its members as the cache has them.

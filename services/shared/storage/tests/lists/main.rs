@@ -9,3 +9,4 @@ mod groups;
 mod lists;
 mod losses;
 mod reads;
+mod streams;

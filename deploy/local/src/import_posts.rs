@@ -293,7 +293,7 @@ mod tests {
             ("{\"author\":7,\"created_at\":\"\",\"text\":\"\"}", "must have"),
             (&good.replace("\"a\"", "\"a b\""), "cannot be an account's name"),
             (&good.replace("\"a\"", "\"\""), "cannot be an account's name"),
-            (&good.replace("2019-03-01T12:00:00Z", "yesterday\u{7}"), "is no time"),
+            (&good.replace("2019-03-01T12:00:00Z", "yesterday\\u0007"), "is no time"),
         ] {
             let Err(error) = read(&format!("{good}\n{line}\n")) else { panic!("{line}") };
             let error = error.to_string();

@@ -176,9 +176,10 @@ async fn viewer_likes_are_read_together() {
     fixture.assert_called("another's", &[&calls]);
     system.like(ann, posts[3]).await;
     system.like(ann, posts[5]).await;
+    // The first time, the entry is loaded.
+    system.caches(ann).await;
     assert_eq!(liked().await, [posts[5], posts[3]]);
     let server = &system.store.nodes()[0];
-    system.caches(ann).await;
     let commands = commands_on(server, ":liked:", async || {
         system.home(ann, 50, "", "").await;
     });

@@ -69,6 +69,15 @@ pub(crate) struct Page<T> {
     pub(crate) more: bool,
 }
 
+impl<T> Page<T> {
+    /// Returns the page of so many entries, of which one more was asked for.
+    fn of(mut entries: Vec<T>, count: usize) -> Self {
+        let more = entries.len() > count;
+        entries.truncate(count);
+        Self { entries, more }
+    }
+}
+
 impl Page<Record> {
     /// Returns the token of the next page; empty at the end.
     pub(crate) fn next_token(&self, scope: Scope) -> String {
@@ -128,11 +137,10 @@ impl Posts {
         };
         let is_whole = entry.is_whole();
         let is_behind = |record: &Record| after.is_none_or(|after| *record < after);
-        let mut entries: Vec<_> = entry.records.into_iter().rev().filter(is_behind).collect();
-        let more = entries.len() > count;
-        entries.truncate(count);
-        match more || is_whole {
-            true => Ok(Page { entries, more }),
+        let behind = entry.records.into_iter().rev().filter(is_behind).collect();
+        let page = Page::of(behind, count);
+        match page.more || is_whole {
+            true => Ok(page),
             false => self.page_of_database(list, after, count).await,
         }
     }
@@ -154,10 +162,7 @@ impl Posts {
             };
             database.read("SELECT entries", read).await
         };
-        let mut entries: Vec<Record> = self.reader.bypass(read).await?;
-        let more = entries.len() > count;
-        entries.truncate(count);
-        Ok(Page { entries, more })
+        Ok(Page::of(self.reader.bypass(read).await?, count))
     }
 
     /// Returns a page of the comments on a post, behind one of them. Fails if there is no such post.
@@ -188,10 +193,7 @@ impl Posts {
             let query = query.bind(number(after)).bind(count as i64 + 1);
             read_comments(database, query).await
         };
-        let mut entries = self.reader.bypass(read).await?;
-        let more = entries.len() > count;
-        entries.truncate(count);
-        Ok(Page { entries, more })
+        Ok(Page::of(self.reader.bypass(read).await?, count))
     }
 
     /// Returns the comments that exist among some, and whose posts do, in the given order.
@@ -227,10 +229,7 @@ impl Posts {
             let query = query.bind(number(id)).bind(number(post)).bind(count as i64 + 1);
             read_comments(database, query).await
         };
-        let mut entries = self.reader.uncached(read).await?;
-        let more = entries.len() > count;
-        entries.truncate(count);
-        Ok(Page { entries, more })
+        Ok(Page::of(self.reader.uncached(read).await?, count))
     }
 
     /// Returns a page of the posts that an account likes, the newest post first, behind one of them: since when,
@@ -251,10 +250,7 @@ impl Posts {
             };
             database.read("SELECT likes", read).await
         };
-        let mut entries: Vec<Record> = self.reader.uncached(read).await?;
-        let more = entries.len() > count;
-        entries.truncate(count);
-        Ok(Page { entries, more })
+        Ok(Page::of(self.reader.uncached(read).await?, count))
     }
 
     /// Returns the newest posts of some authors, merged: those below `before` and above `after`.

@@ -20,8 +20,13 @@ use crate::{
     tables::{malformed, numbers, read_packed},
 };
 
-/// The most records of a list of a post in an entry: the newest ones of a longer list.
-pub(crate) const LIST_MAX: usize = 40;
+/// The most reposts of a post in an entry: the newest ones of a longer list.
+pub(crate) const REPOSTS_MAX: usize = 40;
+
+/// The most likes of a post in an entry: the newest ones of a longer list. Some more are loaded, so that an
+/// entry does not have too few as soon as one of them ends.
+pub(crate) const LIKES_MAX: usize = 30;
+const LIKES_LOADED: usize = 36;
 
 /// The most posts of an author in an entry: the newest ones.
 pub(crate) const AUTHOR_MAX: usize = 100;
@@ -37,10 +42,8 @@ const COMMENTS_BYTES_MAX: usize = 32 * 1024;
 /// A kind of item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum PostItem {
-    /// A post: the counts, and behind them the content.
+    /// A post: the counts, behind them the content, and the newest likes.
     Post,
-    /// The newest likes of a post, and their number.
-    Likers,
     /// The oldest and the newest comments on a post, and their number.
     Comments,
     /// The newest reposts of a post, and their number.
@@ -54,8 +57,8 @@ pub(crate) enum PostItem {
 impl PostItem {
     /// All kinds.
     #[cfg(test)]
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Post, Self::Likers, Self::Comments, Self::Reposts, Self::Author, Self::Liked];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Post, Self::Comments, Self::Reposts, Self::Author, Self::Liked];
 
     /// Returns the beginning of the front that a change of a post's row gives an entry of the post.
     pub(crate) fn front_of_post(self, row: &PostRow) -> Option<Vec<u8>> {
@@ -63,7 +66,6 @@ impl PostItem {
             Self::Post => {
                 Some([row.likes, row.comments, row.reposts].into_iter().flat_map(count).collect())
             }
-            Self::Likers => Some(count(row.likes).into()),
             // Loaded again: new ones may not be the newest, or have texts.
             Self::Reposts | Self::Comments => None,
             Self::Author | Self::Liked => None,
@@ -75,12 +77,12 @@ impl PostItem {
         match self {
             Self::Author => Some(count(row.posts).into()),
             Self::Liked => Some(vec![LIKED_START]),
-            Self::Post | Self::Likers | Self::Comments | Self::Reposts => None,
+            Self::Post | Self::Comments | Self::Reposts => None,
         }
     }
 
-    /// Returns the statement that loads an item by its id, the parameter. The first two columns are the
-    /// revision and counts, and then what is of the kind; the history is from the fourth one on.
+    /// Returns the statement that loads an item by its id, the parameter. The first column has the revision and
+    /// counts, the second one a list, the third one is what else is of the kind; the history is behind them.
     pub(crate) fn load_text(self, database: &Database) -> String {
         let history = history_columns(database.is_embedded());
         let zeros = |columns: &[&str]| {
@@ -88,10 +90,14 @@ impl PostItem {
                 columns.iter().map(|column| format!("COALESCE({column}, 0)")).collect();
             format!("concat_ws(' ', {})", columns.join(", "))
         };
+        let newest = |entry: &str, rows: String| {
+            format!("COALESCE((SELECT string_agg({entry}, ' ') FROM ({rows}) AS newest), '')")
+        };
         let list = |numbers: String, of: &str, entry: &str, rows: String| {
+            let newest = newest(entry, rows);
             format!(
-                "SELECT {numbers}, COALESCE((SELECT string_agg({entry}, ' ') FROM ({rows}) AS newest), ''), \
-                 '', {history} FROM (SELECT 1 AS one) AS one LEFT JOIN {of} ON id = $1"
+                "SELECT {numbers}, {newest}, '', {history} \
+                 FROM (SELECT 1 AS one) AS one LEFT JOIN {of} ON id = $1"
             )
         };
         match self {
@@ -105,27 +111,25 @@ impl PostItem {
                     "posts.root",
                     "posts.reposted",
                 ]);
+                let likes = newest(
+                    "concat_ws(' ', since, account)",
+                    format!(
+                        "SELECT since, account FROM likes WHERE post = $1 \
+                         ORDER BY since DESC, account DESC LIMIT {LIKES_LOADED}"
+                    ),
+                );
                 let text = text_column(database, "COALESCE(texts.text, '')");
                 format!(
-                    "SELECT {numbers}, {text}, '', {history} FROM (SELECT 1 AS one) AS one \
+                    "SELECT {numbers}, {likes}, {text}, {history} FROM (SELECT 1 AS one) AS one \
                      LEFT JOIN posts ON posts.id = $1 LEFT JOIN texts ON texts.id = $1"
                 )
             }
-            Self::Likers => list(
-                zeros(&["revision", "likes"]),
-                "posts",
-                "concat_ws(' ', since, account)",
-                format!(
-                    "SELECT since, account FROM likes WHERE post = $1 \
-                     ORDER BY since DESC, account DESC LIMIT {LIST_MAX}"
-                ),
-            ),
             Self::Reposts => list(
                 zeros(&["revision", "reposts"]),
                 "posts",
                 "concat_ws(' ', 0, repost)",
                 format!(
-                    "SELECT repost FROM reposts WHERE target = $1 ORDER BY repost DESC LIMIT {LIST_MAX}"
+                    "SELECT repost FROM reposts WHERE target = $1 ORDER BY repost DESC LIMIT {REPOSTS_MAX}"
                 ),
             ),
             Self::Author => list(
@@ -174,10 +178,10 @@ impl PostItem {
                 let [revision, likes, comments, reposts, author, root, reposted] =
                     read_packed(row, 0)?;
                 let counts = [likes, comments, reposts].into_iter().flat_map(count);
-                let body = Body { author, root, reposted, text: read_text(row, 1)? };
-                (revision, counts.chain(body.encode_to_vec()).collect(), Vec::new())
+                let body = Body { author, root, reposted, text: read_text(row, 2)? };
+                (revision, counts.chain(body.encode_to_vec()).collect(), read_records(row)?)
             }
-            Self::Likers | Self::Reposts | Self::Author => {
+            Self::Reposts | Self::Author => {
                 let [revision, length] = read_packed(row, 0)?;
                 (revision, count(length).to_vec(), read_records(row)?)
             }
@@ -218,7 +222,6 @@ impl Item for PostItem {
     fn kind(self) -> &'static str {
         match self {
             Self::Post => "post",
-            Self::Likers => "likers",
             Self::Comments => "comments",
             Self::Reposts => "reposts",
             Self::Author => "author",
@@ -228,8 +231,9 @@ impl Item for PostItem {
 
     fn limits(self) -> EntryLimits {
         EntryLimits::without_sets(match self {
-            Self::Post | Self::Comments => 0,
-            Self::Likers | Self::Reposts => LIST_MAX,
+            Self::Comments => 0,
+            Self::Post => LIKES_MAX,
+            Self::Reposts => REPOSTS_MAX,
             Self::Author => AUTHOR_MAX,
             // Never cut: only a load sets from where on it is complete.
             Self::Liked => LIKED_MAX + LIKED_RELOADED as usize,
@@ -309,7 +313,7 @@ pub(crate) struct ListEntry {
 }
 
 impl ListEntry {
-    /// Reads the list of an entry; `None` if there is no such post or account.
+    /// Reads the list of an entry, of a post the likes; `None` if there is no such post or account.
     pub(crate) fn read(Contents { front, records }: &Contents) -> Option<Self> {
         let (length, _) = read_count(front)?;
         let mut records: Vec<_> = Record::read_all(records).collect();

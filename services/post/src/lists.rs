@@ -33,7 +33,7 @@ pub(crate) enum List {
 impl List {
     const fn item(self) -> (PostItem, u64) {
         match self {
-            Self::Likers(post) => (PostItem::Likers, post.get()),
+            Self::Likers(post) => (PostItem::Post, post.get()),
             Self::Reposts(post) => (PostItem::Reposts, post.get()),
             Self::PostsOf(author) => (PostItem::Author, author.get()),
         }
@@ -128,8 +128,9 @@ impl Posts {
         let Some(entry) = ListEntry::read(&found) else {
             return match list {
                 List::PostsOf(_) => Ok(Page { entries: Vec::new(), more: false }),
+                List::Likers(_) => Err(Error::PostNotFound),
                 // An entry may say so for a while if it was read before the post was made.
-                List::Likers(post) | List::Reposts(post) => match self.exists(post).await? {
+                List::Reposts(post) => match self.exists(post).await? {
                     true => self.page_of_database(list, after, count).await,
                     false => Err(Error::PostNotFound),
                 },

@@ -455,7 +455,7 @@ impl State {
         }
         let version = next_stamp(self.now_ms, post.partition(), row.last_comment.max(post.get()));
         let mut items = vec![self.remove(PostItem::Author, author.get(), post.get())];
-        for list in [PostItem::Post, PostItem::Likers, PostItem::Comments, PostItem::Reposts] {
+        for list in [PostItem::Post, PostItem::Comments, PostItem::Reposts] {
             items.push(self.reload(list, post.get()));
         }
         self.events.push(Event { text: format!("unpost {post} {version}"), items });
@@ -495,8 +495,7 @@ impl State {
             false => self.add(PostItem::Liked, user.get(), Record { time_ms: 0, id: post.get() }),
         };
         let liker = Record { time_ms: since_ms, id: user.get() };
-        let likers = self.add(PostItem::Likers, post.get(), liker);
-        let items = vec![(PostItem::Post, post.get()), likers, liked];
+        let items = vec![self.add(PostItem::Post, post.get(), liker), liked];
         let version = like_version(post, since_ms);
         self.events.push(Event { text: format!("like {post} {user} {version}"), items });
         Ok(Outcome::Liked { since_ms, likes: row.likes + 1 })
@@ -528,8 +527,7 @@ impl State {
             row.likes = row.likes.saturating_sub(1);
             row.newest_ms = row.newest_ms.max(end_ms + 1);
         });
-        let likers = self.remove(PostItem::Likers, post.get(), user.get());
-        let items = vec![(PostItem::Post, post.get()), likers, liked];
+        let items = vec![self.remove(PostItem::Post, post.get(), user.get()), liked];
         let version = like_version(post, end_ms);
         self.events.push(Event { text: format!("unlike {post} {user} {version}"), items });
         Outcome::Unliked { likes: row.likes.saturating_sub(1) }
@@ -711,9 +709,7 @@ impl State {
     }
 
     fn note_like(&mut self, user: UserId, post: PostId) {
-        for item in [PostItem::Post, PostItem::Likers] {
-            self.note(item, post.get());
-        }
+        self.note(PostItem::Post, post.get());
         self.note(PostItem::Liked, user.get());
     }
 
@@ -749,7 +745,7 @@ impl State {
                 };
                 (of(self.accounts.as_read()), of(&self.accounts.now))
             }
-            PostItem::Post | PostItem::Likers | PostItem::Comments | PostItem::Reposts => {
+            PostItem::Post | PostItem::Comments | PostItem::Reposts => {
                 let Some(id) = PostId::new(id) else { return (0, 0) };
                 let before = self.posts.as_read().get(&id).map_or(0, |row| row.revision);
                 let after = self.posts.now.get(&id).map(|row| row.revision);
@@ -897,7 +893,7 @@ mod tests {
         /// The records of an item as it is loaded, oldest first.
         fn records(&self, (item, id): Item) -> Vec<Record> {
             let mut records: Vec<Record> = match item {
-                PostItem::Likers => {
+                PostItem::Post => {
                     let likes = self.likes.iter().filter(|((_, post), _)| post.get() == id);
                     let record = |(&(user, _), &time_ms): (&(UserId, PostId), &u64)| Record {
                         time_ms,
@@ -917,7 +913,7 @@ mod tests {
                     let likes = self.likes.keys().filter(|(user, _)| user.get() == id);
                     likes.map(|(_, post)| Record { time_ms: 0, id: post.get() }).collect()
                 }
-                PostItem::Post | PostItem::Comments => Vec::new(),
+                PostItem::Comments => Vec::new(),
             };
             records.sort_unstable();
             records

@@ -160,7 +160,7 @@ async fn check_posts(
             format!("post {id} is not on the list of a post that counts it")
         });
     }
-    let items = [PostItem::Post, PostItem::Likers, PostItem::Comments, PostItem::Reposts];
+    let items = [PostItem::Post, PostItem::Comments, PostItem::Reposts];
     let items = rows.iter().flat_map(|row| items.map(|item| (item, row[0])));
     check_entries(posts, database, items, &mut report).await?;
     let next = rows.last().filter(|_| rows.len() == PAGE).map(|row| row[0]);
@@ -244,26 +244,29 @@ async fn check_entry(
         .then(|| format!("{kind} of {id}: the cache differs from the database")))
 }
 
-// A list that changed in place may have more or fewer entries than one that is loaded.
 fn is_same(item: PostItem, cached: &Contents, stored: &Contents) -> bool {
     match item {
-        PostItem::Post => read_post(&cached.front) == read_post(&stored.front),
+        PostItem::Post => {
+            read_post(&cached.front) == read_post(&stored.front) && is_same_list(cached, stored)
+        }
         PostItem::Comments => {
             CommentsEntry::read(&cached.front) == CommentsEntry::read(&stored.front)
         }
-        PostItem::Likers | PostItem::Reposts | PostItem::Author => {
-            match [cached, stored].map(ListEntry::read) {
-                [Some(cached), Some(stored)] => {
-                    let newest =
-                        iter::zip(cached.records.iter().rev(), stored.records.iter().rev());
-                    cached.length == stored.length && newest.into_iter().all(|(a, b)| a == b)
-                }
-                // An entry may say for a while that there is no such post.
-                [None, _] => item != PostItem::Author,
-                [cached, stored] => cached == stored,
-            }
-        }
+        // An entry may say for a while that there is no such post.
+        PostItem::Reposts => ListEntry::read(cached).is_none() || is_same_list(cached, stored),
+        PostItem::Author => is_same_list(cached, stored),
         PostItem::Liked => LikedEntry::read(cached).agrees(&LikedEntry::read(stored)),
+    }
+}
+
+// A list that changed in place may have more or fewer entries than one that is loaded.
+fn is_same_list(cached: &Contents, stored: &Contents) -> bool {
+    match [cached, stored].map(ListEntry::read) {
+        [Some(cached), Some(stored)] => {
+            let newest = iter::zip(cached.records.iter().rev(), stored.records.iter().rev());
+            cached.length == stored.length && newest.into_iter().all(|(a, b)| a == b)
+        }
+        [cached, stored] => cached == stored,
     }
 }
 

@@ -133,8 +133,7 @@ fn of_reads(database: &Database) -> Vec<Statement> {
     ];
     all.extend(PostItem::ALL.map(|item| {
         let (keys, excused) = match item {
-            PostItem::Post => ("posts: id; texts: id", ""),
-            PostItem::Likers => ("posts: id; likes: post", ""),
+            PostItem::Post => ("posts: id; texts: id; likes: post", ""),
             // Of a few at each end.
             PostItem::Comments => ("posts: id; comments: post", "Sort"),
             PostItem::Reposts => ("posts: id; reposts: target", ""),

@@ -80,7 +80,6 @@ async fn a_wrong_entry_of_each_kind_is_found() {
         };
         for (kind, of) in [
             ("post", post),
-            ("likers", post),
             ("comments", post),
             ("reposts", post),
             ("author", id(1)),

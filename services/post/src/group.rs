@@ -1,9 +1,10 @@
 //! A group of calls as one transaction: locks the rows that its calls need, decides them in order, and
-//! writes what has changed. No text of a statement depends on the group: a connection prepares each once.
+//! writes what has changed. The text of a statement depends at most on the tables that are written: a
+//! connection prepares each once.
 //!
-//! Rows are locked in the order of their keys: accounts, then posts. Those of accounts that are missing are
-//! made first. What belongs to a locked row (likes, comments, reposts, requests) is not locked: whoever
-//! changes it has locked that row; but for what belongs to a deleted post, which nobody reads.
+//! Rows are locked in the order of their keys: accounts, then posts. What belongs to a locked row (likes,
+//! comments, reposts, requests) is not locked: whoever changes it has locked that row; but for what belongs to
+//! a deleted post, which nobody reads.
 
 #[cfg(test)]
 mod plans;
@@ -18,13 +19,14 @@ use microblog_record::{
     sql::{read_id, read_text, statement},
 };
 use microblog_storage::{
-    Change, Decided, EntryKeys, FeedRow, Group, Item as _, ItemRevision, Patch, Record, Transaction,
+    Change, Contents, Created, Decided, EntryKeys, FeedRow, Group, Item as _, ItemRevision, Patch,
+    Record, Transaction, Writes,
 };
 use serde_json::Value;
 use sqlx::any::AnyRow;
 
 use crate::{
-    items::PostItem,
+    items::{PostItem, new_post_contents},
     partitions::Partitions,
     post::{Origin, Reply},
     rate::Rate,
@@ -46,6 +48,12 @@ impl Group for Calls {
     type Call = Call;
     type Outcome = Outcome;
 
+    const ACCOUNT_COLUMNS: usize = ACCOUNT.len();
+
+    fn accounts(&self, calls: &[Call]) -> BTreeSet<u64> {
+        accounts_of(calls.iter().filter(|call| call.makes_account()))
+    }
+
     fn run<'a>(
         &'a self,
         transaction: &'a mut Transaction,
@@ -62,28 +70,27 @@ impl Calls {
         calls: &[Call],
     ) -> Result<Decided<Outcome>, sqlx::Error> {
         let locked = lock(transaction, calls).await?;
+        let needed = self.accounts(calls).into_iter().filter_map(UserId::new);
+        if needed.into_iter().any(|id| !locked.accounts.contains_key(&id)) {
+            return Err(sqlx::Error::RowNotFound);
+        }
         let mut state = State::new(transaction.now_ms(), self.limits, locked);
         let outcomes = calls.iter().map(|call| state.take(call, rand::random)).collect();
         self.partitions.make(transaction, state.texts.keys().copied()).await?;
         write(transaction, &state).await?;
         let history = transaction.history();
-        let change = |(&item, change): (&Item, &ItemChange)| {
+        let (mut changes, mut created) = (Vec::new(), Vec::new());
+        for (&item, change) in &state.items {
             let ((kind, id), (before, after)) = (item, state.revisions(item));
-            Change {
-                keys: EntryKeys::new(
-                    PostItem::PREFIX,
-                    kind.kind(),
-                    history,
-                    Partition::of_id(id),
-                    id,
-                ),
-                before,
-                after,
-                patch: if before == after { None } else { patch(&state, item, change) },
-                limits: kind.limits(),
+            let (partition, limits) = (Partition::of_id(id), kind.limits());
+            let keys = EntryKeys::new(PostItem::PREFIX, kind.kind(), history, partition, id);
+            if let Some(contents) = published(&state, item) {
+                created.push(Created { keys, revision: after, contents, limits });
+                continue;
             }
-        };
-        let changes = state.items.iter().map(change).collect();
+            let patch = if before == after { None } else { patch(&state, item, change) };
+            changes.push(Change { keys, before, after, patch, limits });
+        }
         let revision = |&(kind, id): &Item| {
             let (_, revision) = state.revisions((kind, id));
             ItemRevision { kind: kind.kind().to_owned(), id, revision }
@@ -95,8 +102,16 @@ impl Calls {
         // Comments on a deleted post are in no feed.
         let has_others =
             state.comments.have_changed() || !state.deleted.is_empty() || !state.cleared.is_empty();
-        Ok(Decided { outcomes, changes, feed: feed.collect(), has_others })
+        Ok(Decided { outcomes, changes, created, feed: feed.collect(), has_others })
     }
+}
+
+// Returns the contents of a post that was published, if nothing of it has changed since.
+fn published(state: &State, (kind, id): Item) -> Option<Contents> {
+    let id =
+        PostId::new(id).filter(|id| kind == PostItem::Post && state.undelivered.contains(id))?;
+    let row = state.posts.now.get(&id).filter(|row| row.revision == 1)?;
+    Some(new_post_contents(row, state.texts.get(&id)?))
 }
 
 fn patch(state: &State, (kind, id): Item, change: &ItemChange) -> Option<Patch> {
@@ -112,18 +127,12 @@ fn patch(state: &State, (kind, id): Item, change: &ItemChange) -> Option<Patch> 
 
 // Locks and reads what the calls need.
 async fn lock(transaction: &mut Transaction, calls: &[Call]) -> Result<Locked, sqlx::Error> {
-    let makes = |call: &&Call| call.makes_account();
-    let needed: BTreeSet<u64> =
-        calls.iter().filter(makes).map(|call| call.account().get()).collect();
-    let accounts: BTreeSet<u64> = calls.iter().map(|call| call.account().get()).collect();
-    if !needed.is_empty() {
-        execute(transaction, make_accounts_text, rows_of(&needed)).await?;
-    }
+    let accounts = accounts_of(calls.iter());
     let accounts = read_rows(transaction, lock_accounts_text, rows_of(&accounts), account).await?;
-    if needed.iter().any(|id| !UserId::new(*id).is_some_and(|id| accounts.contains_key(&id))) {
-        return Err(sqlx::Error::RowNotFound);
-    }
 
+    // Posts are looked for behind the locks on accounts: in one statement with these, those would be missing that
+    // were made while it waited, and liked by an account that it waited for.
+    //
     // A repost changes the posts that count it. Which ones they are never changes.
     let reposts = calls.iter().filter(|call| call.is_of_origin()).filter_map(Call::post);
     let reposts: BTreeSet<u64> = reposts.map(PostId::get).collect();
@@ -158,6 +167,10 @@ async fn lock(transaction: &mut Transaction, calls: &[Call]) -> Result<Locked, s
     Ok(Locked { accounts, posts, likes, comments, requests, named, leftovers, known_texts })
 }
 
+fn accounts_of<'a>(calls: impl Iterator<Item = &'a Call>) -> BTreeSet<u64> {
+    calls.map(|call| call.account().get()).collect()
+}
+
 fn rows_of(ids: &BTreeSet<u64>) -> impl Iterator<Item = [u64; 1]> {
     ids.iter().map(|id| [*id])
 }
@@ -177,45 +190,22 @@ async fn read_rows<const COLUMNS: usize, K: Ord, R>(
     query.fetch_all(transaction.connection()).await?.iter().map(read).collect()
 }
 
-// Executes a statement with rows of numbers, if there are any. Returns how many rows of its table it affected.
+// Executes a statement with rows of numbers, if there are any.
 async fn execute<const COLUMNS: usize>(
     transaction: &mut Transaction,
     text: fn(bool) -> String,
     rows: impl IntoIterator<Item = [u64; COLUMNS]>,
-) -> Result<u64, sqlx::Error> {
-    let (rows, is_sqlite): (Vec<_>, _) = (rows.into_iter().collect(), transaction.is_sqlite());
-    if rows.is_empty() {
-        return Ok(0);
-    }
-    let query = number_rows::bind(statement(text(is_sqlite)), is_sqlite, &rows);
-    Ok(query.execute(transaction.connection()).await?.rows_affected())
-}
-
-// Executes a statement with rows that have texts, if there are any.
-async fn execute_texts<const COLUMNS: usize>(
-    transaction: &mut Transaction,
-    text: fn(bool) -> String,
-    rows: impl IntoIterator<Item = [Value; COLUMNS]>,
 ) -> Result<(), sqlx::Error> {
-    let rows: Vec<_> = rows.into_iter().collect();
+    let (rows, is_sqlite): (Vec<_>, _) = (rows.into_iter().collect(), transaction.is_sqlite());
     if rows.is_empty() {
         return Ok(());
     }
-    let query = json_rows::bind(statement(text(transaction.is_sqlite())), rows);
+    let query = number_rows::bind(statement(text(is_sqlite)), is_sqlite, &rows);
     query.execute(transaction.connection()).await.map(drop)
 }
 
 const fn lock_clause(is_sqlite: bool) -> &'static str {
     if is_sqlite { "" } else { "FOR NO KEY UPDATE" }
-}
-
-fn make_accounts_text(is_sqlite: bool) -> String {
-    let (zeros, ids) = (", 0".repeat(ACCOUNT.len() - 1), number_rows::table(is_sqlite, 1, 1));
-    format!(
-        "INSERT INTO accounts SELECT column1{zeros} FROM {ids} \
-         WHERE (SELECT id FROM accounts WHERE id = column1) IS NULL ORDER BY column1 \
-         ON CONFLICT (id) DO NOTHING"
-    )
 }
 
 /// The columns of an account.
@@ -389,9 +379,13 @@ fn made(row: &AnyRow) -> Result<((UserId, u64), Made), sqlx::Error> {
     Ok(((user(author)?, request), made))
 }
 
-// Writes what has changed.
+// Writes what has changed: first what is gone.
 async fn write(transaction: &mut Transaction, state: &State) -> Result<(), sqlx::Error> {
-    write_posts(transaction, state).await?;
+    let removed: Vec<_> = state.posts.removed().map(|id| [id.get()]).collect();
+    execute(transaction, remove_posts_text, removed.iter().copied()).await?;
+    execute(transaction, remove_texts_text, removed.iter().copied()).await?;
+    execute(transaction, end_delivery_text, removed.iter().copied()).await?;
+    execute(transaction, begin_clearing_text, removed).await?;
     let key = |(user, post): &(UserId, PostId)| [user.get(), post.get()];
     execute(transaction, remove_likes_text, state.likes.removed().map(key)).await?;
     let row = |((user, post), since): (&(UserId, PostId), &u64)| [user.get(), post.get(), *since];
@@ -399,65 +393,48 @@ async fn write(transaction: &mut Transaction, state: &State) -> Result<(), sqlx:
     let again: Vec<_> = state.likes.changed().map(row).collect();
     let ended = again.iter().map(|&[account, post, _]| [account, post]);
     execute(transaction, remove_likes_text, ended).await?;
-    let added = state.likes.added().map(row).chain(again.iter().copied());
-    execute(transaction, add_likes_text, added).await?;
     let key = |(post, comment): &(PostId, CommentId)| [post.get(), comment.get()];
     execute(transaction, remove_comments_text, state.comments.removed().map(key)).await?;
-    execute_texts(transaction, add_comments_text, state.comments.added().map(new_comment)).await?;
     let pair = |(target, repost): &(PostId, PostId)| [target.get(), repost.get()];
     execute(transaction, remove_reposts_text, state.old_reposts.iter().map(pair)).await?;
-    execute(transaction, add_reposts_text, state.new_reposts.iter().map(pair)).await?;
-    let row = |((author, request), made): (&(UserId, u64), &Made)| {
-        let comment = made.comment.map_or(0, CommentId::get);
-        [author.get(), *request, made.post.get(), comment, made.made_ms]
-    };
-    let requests = state.requests.added().chain(state.requests.changed()).map(row);
-    execute(transaction, note_requests_text, requests).await?;
-    let ids = |users: &[UserId]| users.iter().map(|user| [user.get()]).collect::<Vec<_>>();
-    execute(transaction, begin_deletions_text, ids(&state.deleted)).await?;
-    execute(transaction, end_deletions_text, ids(&state.cleared)).await?;
-    let changed = state.accounts.changed().count() as u64;
-    let accounts = state.accounts.changed().map(account_row);
-    match execute(transaction, change_accounts_text, accounts).await? == changed {
-        true => Ok(()),
-        false => Err(sqlx::Error::RowNotFound),
-    }
-}
 
-async fn write_posts(transaction: &mut Transaction, state: &State) -> Result<(), sqlx::Error> {
-    let removed: Vec<_> = state.posts.removed().map(|id| [id.get()]).collect();
-    execute(transaction, remove_posts_text, removed.iter().copied()).await?;
-    execute(transaction, remove_texts_text, removed.iter().copied()).await?;
-    execute(transaction, end_delivery_text, removed.iter().copied()).await?;
-    execute(transaction, begin_clearing_text, removed).await?;
-    execute(transaction, add_posts_text, state.posts.added().map(new_post)).await?;
+    let mut writes = Writes::of(transaction);
+    writes.numbers(add_posts_text, state.posts.added().map(new_post));
     let text = |(id, text): (&PostId, &String)| {
         let author = state.posts.now.get(id).map_or(0, |row| row.author.get());
         [id.get().into(), author.into(), text.as_str().into()]
     };
-    execute_texts(transaction, add_texts_text, state.texts.iter().map(text)).await?;
-    let new = state.undelivered.iter().map(|id| [id.get()]);
-    execute(transaction, begin_delivery_text, new).await?;
-    let changed = state.posts.changed().count() as u64;
-    let posts = state.posts.changed().map(changed_post);
-    match execute(transaction, change_posts_text, posts).await? == changed {
-        true => Ok(()),
-        false => Err(sqlx::Error::RowNotFound),
-    }
+    writes.texts(add_texts_text, state.texts.iter().map(text));
+    writes.numbers(begin_delivery_text, state.undelivered.iter().map(|id| [id.get()]));
+    writes.numbers(change_posts_text, state.posts.changed().map(changed_post));
+    writes.numbers(add_likes_text, state.likes.added().map(row).chain(again));
+    writes.texts(add_comments_text, state.comments.added().map(new_comment));
+    writes.numbers(add_reposts_text, state.new_reposts.iter().map(pair));
+    let row = |((author, request), made): (&(UserId, u64), &Made)| {
+        let comment = made.comment.map_or(0, CommentId::get);
+        [author.get(), *request, made.post.get(), comment, made.made_ms]
+    };
+    let requests = state.requests.added().chain(state.requests.changed());
+    writes.numbers(note_requests_text, requests.map(row));
+    let ids = |users: &[UserId]| users.iter().map(|user| [user.get()]).collect::<Vec<_>>();
+    writes.numbers(begin_deletions_text, ids(&state.deleted));
+    writes.numbers(change_accounts_text, state.accounts.changed().map(account_row));
+    writes.execute(transaction).await?;
+    execute(transaction, end_deletions_text, ids(&state.cleared)).await
 }
 
 // Returns a condition that follows from a join with rows on their first columns. With it, PostgreSQL reads
 // no whole index of a table that is small, nor keeps such a plan when the table has grown.
-fn bound(is_sqlite: bool, columns: &[&str]) -> String {
+fn bound(is_sqlite: bool, first: usize, columns: &[&str]) -> String {
     let columns = if is_sqlite { &[] } else { columns };
     let condition =
         |(column, at): (&&str, usize)| format!(" AND {}", number_rows::contains(false, column, at));
-    columns.iter().zip(1..).map(condition).collect()
+    columns.iter().zip(first..).map(condition).collect()
 }
 
 // Returns the statement that inserts rows of all columns of a table.
-fn add_text(table: &str, columns: &[&str], is_sqlite: bool) -> String {
-    let rows = number_rows::table(is_sqlite, 1, columns.len());
+fn add_text(table: &str, columns: &[&str], is_sqlite: bool, first: usize) -> String {
+    let rows = number_rows::table(is_sqlite, first, columns.len());
     let numbered: Vec<_> = (1..=columns.len()).map(|at| format!("column{at}")).collect();
     let (columns, numbered) = (columns.join(", "), numbered.join(", "));
     format!("INSERT INTO {table} ({columns}) SELECT {numbered} FROM {rows}")
@@ -482,31 +459,31 @@ fn remove_by_keys(table: &str, keys: [&str; 2], is_sqlite: bool) -> String {
 }
 
 // Returns the statement that changes rows to rows of some columns, the first of which is their id.
-fn change_text(table: &str, columns: &[&str], is_sqlite: bool) -> String {
+fn change_text(table: &str, columns: &[&str], is_sqlite: bool, first: usize) -> String {
     let set = columns.iter().zip(1..).skip(1);
     let set: Vec<_> = set.map(|(column, at)| format!("{column} = column{at}")).collect();
-    let rows = number_rows::table(is_sqlite, 1, columns.len());
-    let (set, bound) = (set.join(", "), bound(is_sqlite, &["id"]));
+    let rows = number_rows::table(is_sqlite, first, columns.len());
+    let (set, bound) = (set.join(", "), bound(is_sqlite, first, &["id"]));
     format!("UPDATE {table} SET {set} FROM {rows} WHERE id = column1{bound}")
 }
 
-fn add_posts_text(is_sqlite: bool) -> String {
-    add_text("posts", &POST, is_sqlite)
+fn add_posts_text(is_sqlite: bool, first: usize) -> String {
+    add_text("posts", &POST, is_sqlite, first)
 }
 
-fn change_posts_text(is_sqlite: bool) -> String {
+fn change_posts_text(is_sqlite: bool, first: usize) -> String {
     let columns = ["id", "revision", "newest", "last_comment", "likes", "comments", "reposts"];
-    change_text("posts", &columns, is_sqlite)
+    change_text("posts", &columns, is_sqlite, first)
 }
 
 fn remove_posts_text(is_sqlite: bool) -> String {
     remove_text("posts", is_sqlite)
 }
 
-fn add_texts_text(is_sqlite: bool) -> String {
+fn add_texts_text(is_sqlite: bool, first: usize) -> String {
     let columns =
         [("new_id", Type::Number), ("new_author", Type::Number), ("new_text", Type::Text)];
-    let rows = json_rows::table(is_sqlite, 1, &columns);
+    let rows = json_rows::table(is_sqlite, first, &columns);
     format!("INSERT INTO texts (id, author, text) SELECT new_id, new_author, new_text FROM {rows}")
 }
 
@@ -514,8 +491,8 @@ fn remove_texts_text(is_sqlite: bool) -> String {
     remove_text("texts", is_sqlite)
 }
 
-fn begin_delivery_text(is_sqlite: bool) -> String {
-    add_text("undelivered", &["id"], is_sqlite)
+fn begin_delivery_text(is_sqlite: bool, first: usize) -> String {
+    add_text("undelivered", &["id"], is_sqlite, first)
 }
 
 /// Returns the statement that notes posts as delivered.
@@ -524,12 +501,12 @@ pub(crate) fn end_delivery_text(is_sqlite: bool) -> String {
 }
 
 fn begin_clearing_text(is_sqlite: bool) -> String {
-    let add = add_text("deleted_posts", &["id"], is_sqlite);
+    let add = add_text("deleted_posts", &["id"], is_sqlite, 1);
     format!("{add} WHERE 1 = 1 ON CONFLICT (id) DO NOTHING")
 }
 
-fn add_likes_text(is_sqlite: bool) -> String {
-    add_text("likes", &["account", "post", "since"], is_sqlite)
+fn add_likes_text(is_sqlite: bool, first: usize) -> String {
+    add_text("likes", &["account", "post", "since"], is_sqlite, first)
 }
 
 fn remove_likes_text(is_sqlite: bool) -> String {
@@ -549,14 +526,14 @@ fn new_comment(((post, id), row): (&(PostId, CommentId), &CommentRow)) -> [Value
     ]
 }
 
-fn add_comments_text(is_sqlite: bool) -> String {
+fn add_comments_text(is_sqlite: bool, first: usize) -> String {
     let numbers = ["new_post", "new_id", "new_author", "new_reply_to", "new_reply_author"];
     let columns: Vec<_> = numbers
         .map(|column| (column, Type::Number))
         .into_iter()
         .chain([("new_text", Type::Text)])
         .collect();
-    let rows = json_rows::table(is_sqlite, 1, &columns);
+    let rows = json_rows::table(is_sqlite, first, &columns);
     format!(
         "INSERT INTO comments (post, id, author, reply_to, reply_author, text) \
          SELECT new_post, new_id, new_author, new_reply_to, new_reply_author, new_text FROM {rows}"
@@ -567,8 +544,8 @@ fn remove_comments_text(is_sqlite: bool) -> String {
     remove_by_keys("comments", ["post", "id"], is_sqlite)
 }
 
-fn add_reposts_text(is_sqlite: bool) -> String {
-    add_text("reposts", &["target", "repost"], is_sqlite)
+fn add_reposts_text(is_sqlite: bool, first: usize) -> String {
+    add_text("reposts", &["target", "repost"], is_sqlite, first)
 }
 
 fn remove_reposts_text(is_sqlite: bool) -> String {
@@ -576,22 +553,23 @@ fn remove_reposts_text(is_sqlite: bool) -> String {
 }
 
 // An id that was used a day ago may be used again. A condition tells SQLite that ON is not of a join.
-fn note_requests_text(is_sqlite: bool) -> String {
-    let add = add_text("requests", &["author", "request", "post", "comment", "made"], is_sqlite);
+fn note_requests_text(is_sqlite: bool, first: usize) -> String {
+    let add =
+        add_text("requests", &["author", "request", "post", "comment", "made"], is_sqlite, first);
     format!(
         "{add} WHERE 1 = 1 ON CONFLICT (author, request) DO UPDATE \
          SET post = excluded.post, comment = excluded.comment, made = excluded.made"
     )
 }
 
-fn begin_deletions_text(is_sqlite: bool) -> String {
-    add_text("deletions", &["id"], is_sqlite)
+fn begin_deletions_text(is_sqlite: bool, first: usize) -> String {
+    add_text("deletions", &["id"], is_sqlite, first)
 }
 
 fn end_deletions_text(is_sqlite: bool) -> String {
     remove_text("deletions", is_sqlite)
 }
 
-fn change_accounts_text(is_sqlite: bool) -> String {
-    change_text("accounts", &ACCOUNT, is_sqlite)
+fn change_accounts_text(is_sqlite: bool, first: usize) -> String {
+    change_text("accounts", &ACCOUNT, is_sqlite, first)
 }

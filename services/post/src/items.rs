@@ -23,10 +23,11 @@ use crate::{
 /// The most reposts of a post in an entry: the newest ones of a longer list.
 pub(crate) const REPOSTS_MAX: usize = 40;
 
-/// The most likes of a post in an entry: the newest ones of a longer list. Some more are loaded, so that an
-/// entry does not have too few as soon as one of them ends.
-pub(crate) const LIKES_MAX: usize = 30;
-const LIKES_LOADED: usize = 36;
+/// The likes of a post in an entry: the newest ones of a longer list. So many are loaded that neither a like
+/// nor the end of one makes them too many or too few.
+const LIKES_MIN: usize = 30;
+const LIKES_LOADED: usize = 45;
+const LIKES_MAX: usize = 60;
 
 /// The most posts of an author in an entry: the newest ones.
 pub(crate) const AUTHOR_MAX: usize = 100;
@@ -63,9 +64,7 @@ impl PostItem {
     /// Returns the beginning of the front that a change of a post's row gives an entry of the post.
     pub(crate) fn front_of_post(self, row: &PostRow) -> Option<Vec<u8>> {
         match self {
-            Self::Post => {
-                Some([row.likes, row.comments, row.reposts].into_iter().flat_map(count).collect())
-            }
+            Self::Post => Some(front_of_counts([row.likes, row.comments, row.reposts])),
             // Loaded again: new ones may not be the newest, or have texts.
             Self::Reposts | Self::Comments => None,
             Self::Author | Self::Liked => None,
@@ -177,9 +176,8 @@ impl PostItem {
             Self::Post => {
                 let [revision, likes, comments, reposts, author, root, reposted] =
                     read_packed(row, 0)?;
-                let counts = [likes, comments, reposts].into_iter().flat_map(count);
                 let body = Body { author, root, reposted, text: read_text(row, 2)? };
-                (revision, counts.chain(body.encode_to_vec()).collect(), read_records(row)?)
+                (revision, post_front([likes, comments, reposts], &body), read_records(row)?)
             }
             Self::Reposts | Self::Author => {
                 let [revision, length] = read_packed(row, 0)?;
@@ -230,9 +228,11 @@ impl Item for PostItem {
     }
 
     fn limits(self) -> EntryLimits {
+        if self == Self::Post {
+            return EntryLimits { cut: LIKES_MAX, ..EntryLimits::without_sets(LIKES_MIN) };
+        }
         EntryLimits::without_sets(match self {
-            Self::Comments => 0,
-            Self::Post => LIKES_MAX,
+            Self::Post | Self::Comments => 0,
             Self::Reposts => REPOSTS_MAX,
             Self::Author => AUTHOR_MAX,
             // Never cut: only a load sets from where on it is complete.
@@ -290,6 +290,23 @@ struct Body {
     reposted: u64,
     #[prost(string, tag = "4")]
     text: String,
+}
+
+fn front_of_counts(counts: [u64; 3]) -> Vec<u8> {
+    counts.into_iter().flat_map(count).collect()
+}
+
+fn post_front(counts: [u64; 3], body: &Body) -> Vec<u8> {
+    [front_of_counts(counts), body.encode_to_vec()].concat()
+}
+
+/// Returns the contents of a post that nobody likes yet.
+pub(crate) fn new_post_contents(row: &PostRow, text: &str) -> Contents {
+    let origin = row.origin.map(|origin| [origin.root.get(), origin.reposted.get()]);
+    let [root, reposted] = origin.unwrap_or_default();
+    let body = Body { author: row.author.get(), root, reposted, text: text.to_owned() };
+    let front = post_front([row.likes, row.comments, row.reposts], &body);
+    Contents { front: front.into(), records: Vec::new() }
 }
 
 /// Reads a post; `None` if there is none.

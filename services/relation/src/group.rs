@@ -1,6 +1,6 @@
 //! A group of calls as one transaction: locks the rows of its accounts, reads the edges between them,
-//! takes the steps, and writes what has changed. No text of a statement depends on the group: a connection
-//! prepares each once.
+//! takes the steps, and writes what has changed. The text of a statement depends at most on the tables that
+//! are written: a connection prepares each once.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -12,7 +12,7 @@ use microblog_domain::UserId;
 use microblog_record::{number_rows, sql::statement};
 use microblog_storage::{
     Change, Decided, EntryKeys, FeedRow, Group, History, Item as _, ItemRevision, Patch, Record,
-    Transaction,
+    Transaction, Writes,
 };
 use sqlx::any::AnyRow;
 
@@ -36,8 +36,15 @@ impl Group for Steps {
     /// The outcomes of the steps.
     type Outcome = Vec<Outcome>;
 
+    const ACCOUNT_COLUMNS: usize = COLUMNS;
+
     fn weight(&self, steps: &Vec<Step>) -> usize {
         steps.len()
+    }
+
+    fn accounts(&self, calls: &[Vec<Step>]) -> BTreeSet<u64> {
+        let makes = |step: &&Step| matches!(step, Step::Create(..) | Step::Delete(_));
+        accounts(calls.iter().flatten().filter(makes))
     }
 
     fn run<'a>(
@@ -77,7 +84,7 @@ async fn run(
     let unchanged = unchanged.map(|item| item_change(&graph, history, *item, None));
     let changes = changed.chain(unchanged).collect();
     let feed = graph.events.iter().map(|event| feed_row(&graph, event)).collect();
-    Ok(Decided { outcomes, changes, feed, has_others: false })
+    Ok(Decided { outcomes, changes, created: Vec::new(), feed, has_others: false })
 }
 
 fn patch(graph: &Graph, list: List, user: UserId, change: &ItemChange) -> Option<Patch> {
@@ -107,43 +114,21 @@ fn feed_row(graph: &Graph, event: &Event) -> FeedRow {
     FeedRow { items: event.items.iter().map(item).collect(), change: changes::text(event) }
 }
 
-/// Makes the rows that are missing of accounts which get edges or are deleted, and then locks those of all
-/// accounts of the steps. Both in the order of the ids, and none is locked before all are made: so no group
-/// waits for one that waits for it.
+/// Returns the accounts of some steps.
+fn accounts<'a>(steps: impl Iterator<Item = &'a Step>) -> BTreeSet<u64> {
+    steps.flat_map(|step| step.accounts()).map(UserId::get).collect()
+}
+
+/// Locks the rows of all accounts of the steps, in the order of the ids.
 async fn lock(
     transaction: &mut Transaction,
     steps: &[Step],
 ) -> Result<BTreeMap<UserId, Account>, sqlx::Error> {
-    let accounts = |steps: &mut dyn Iterator<Item = &Step>| -> BTreeSet<UserId> {
-        steps.flat_map(|step| step.accounts()).collect()
-    };
-    let makes = |step: &&Step| matches!(step, Step::Create(..) | Step::Delete(_));
-    let needed = accounts(&mut steps.iter().filter(makes));
-    let all = accounts(&mut steps.iter());
     let is_sqlite = transaction.is_sqlite();
-    let of = |text: String, users: &BTreeSet<UserId>| {
-        let ids = users.iter().map(|user| user.get());
-        number_rows::bind_column(statement(text), is_sqlite, ids)
-    };
-    if !needed.is_empty() {
-        of(make_text(is_sqlite), &needed).execute(transaction.connection()).await?;
-    }
-    let rows = of(lock_text(is_sqlite), &all).fetch_all(transaction.connection()).await?;
-    let locked: BTreeMap<_, _> = rows.iter().map(read_account).collect::<Result<_, _>>()?;
-    match needed.iter().all(|user| locked.contains_key(user)) {
-        true => Ok(locked),
-        false => Err(sqlx::Error::RowNotFound),
-    }
-}
-
-/// Returns the statement that makes accounts.
-fn make_text(is_sqlite: bool) -> String {
-    let (zeros, ids) = (", 0".repeat(COLUMNS - 1), number_rows::table(is_sqlite, 1, 1));
-    format!(
-        "INSERT INTO accounts SELECT column1{zeros} FROM {ids} \
-         WHERE (SELECT id FROM accounts WHERE id = column1) IS NULL ORDER BY column1 \
-         ON CONFLICT (id) DO NOTHING"
-    )
+    let lock = statement(lock_text(is_sqlite));
+    let lock = number_rows::bind_column(lock, is_sqlite, accounts(steps.iter()));
+    let rows = lock.fetch_all(transaction.connection()).await?;
+    rows.iter().map(read_account).collect()
 }
 
 /// Returns the statement that locks and reads accounts.
@@ -234,50 +219,47 @@ fn read_edge(row: &AnyRow) -> Result<((EdgeKind, Edge), u64), sqlx::Error> {
     Ok(((kind, Edge { from: user(from)?, to: user(to)? }), since))
 }
 
-/// Writes what has changed: the edges that are not any more what they were, then the new ones, then the
-/// accounts.
+/// Writes what has changed: the edges that are not any more what they were, then the new ones and the accounts.
 async fn write_changes(transaction: &mut Transaction, graph: &Graph) -> Result<(), sqlx::Error> {
     let is_sqlite = transaction.is_sqlite();
+    let mut writes = Writes::of(transaction);
     for kind in EdgeKind::ALL {
         let (ended, created) = graph.changed_edges(kind);
         let ended = ended.iter().map(|Edge { from, to }| [from.get(), to.get()]);
         write(transaction, end_text(kind, is_sqlite), ended).await?;
         let row = |(Edge { from, to }, since): &(Edge, u64)| [from.get(), to.get(), *since];
-        write(transaction, create_text(kind, is_sqlite), created.iter().map(row)).await?;
+        let create = |is_sqlite, first| create_text(kind, is_sqlite, first);
+        writes.numbers(create, created.iter().map(row));
     }
     let begun = |step: &Step| if let Step::Delete(user) = step { Some([user.get()]) } else { None };
     let ended =
         |step: &Step| if let Step::Deleted(user) = step { Some([user.get()]) } else { None };
     let deletions = graph.deletions.iter();
-    write(transaction, begin_deletions_text(is_sqlite), deletions.clone().filter_map(begun))
-        .await?;
-    write(transaction, end_deletions_text(is_sqlite), deletions.filter_map(ended)).await?;
+    writes.numbers(begin_deletions_text, deletions.clone().filter_map(begun));
     let accounts = graph.changed_accounts().map(|(user, account)| account_row(user, account));
-    let changed = graph.changed_accounts().count() as u64;
-    match write(transaction, update_text(is_sqlite), accounts).await? == changed {
-        true => Ok(()),
-        false => Err(sqlx::Error::RowNotFound),
-    }
+    writes.numbers(update_text, accounts);
+    writes.execute(transaction).await?;
+    write(transaction, end_deletions_text(is_sqlite), deletions.filter_map(ended)).await
 }
 
-/// Executes a statement with rows, if there are any. Returns how many rows of its table it affected.
+/// Executes a statement with rows, if there are any.
 async fn write<const COLUMNS: usize>(
     transaction: &mut Transaction,
     text: String,
     rows: impl Iterator<Item = [u64; COLUMNS]>,
-) -> Result<u64, sqlx::Error> {
+) -> Result<(), sqlx::Error> {
     let rows: Vec<_> = rows.collect();
     if rows.is_empty() {
-        return Ok(0);
+        return Ok(());
     }
     let query = number_rows::bind(statement(text), transaction.is_sqlite(), &rows);
-    Ok(query.execute(transaction.connection()).await?.rows_affected())
+    query.execute(transaction.connection()).await.map(drop)
 }
 
 /// Returns the statement that ends edges.
 fn end_text(kind: EdgeKind, is_sqlite: bool) -> String {
     let (table, edges) = (kind.table(), number_rows::table(is_sqlite, 1, 2));
-    let bound = bound(is_sqlite, &["source", "target"]);
+    let bound = bound(is_sqlite, 1, &["source", "target"]);
     format!(
         "DELETE FROM {table} WHERE (source, target) IN (SELECT column1, column2 FROM {edges}){bound}"
     )
@@ -285,15 +267,15 @@ fn end_text(kind: EdgeKind, is_sqlite: bool) -> String {
 
 /// Returns a condition that follows from a join with rows on their first columns. With it, PostgreSQL reads
 /// no whole index of a table that is small, nor keeps such a plan when the table has grown.
-fn bound(is_sqlite: bool, columns: &[&str]) -> String {
+fn bound(is_sqlite: bool, first: usize, columns: &[&str]) -> String {
     let columns = if is_sqlite { &[] } else { columns };
     let condition =
         |(column, at): (&&str, usize)| format!(" AND {}", number_rows::contains(false, column, at));
-    columns.iter().zip(1..).map(condition).collect()
+    columns.iter().zip(first..).map(condition).collect()
 }
 
-fn begin_deletions_text(is_sqlite: bool) -> String {
-    let ids = number_rows::table(is_sqlite, 1, 1);
+fn begin_deletions_text(is_sqlite: bool, first: usize) -> String {
+    let ids = number_rows::table(is_sqlite, first, 1);
     format!("INSERT INTO deletions (id) SELECT column1 FROM {ids}")
 }
 
@@ -302,18 +284,19 @@ fn end_deletions_text(is_sqlite: bool) -> String {
 }
 
 /// Returns the statement that creates edges.
-fn create_text(kind: EdgeKind, is_sqlite: bool) -> String {
-    let (table, edges) = (kind.table(), number_rows::table(is_sqlite, 1, 3));
+fn create_text(kind: EdgeKind, is_sqlite: bool, first: usize) -> String {
+    let (table, edges) = (kind.table(), number_rows::table(is_sqlite, first, 3));
     format!(
         "INSERT INTO {table} (source, target, since) SELECT column1, column2, column3 FROM {edges}"
     )
 }
 
 /// Returns the statement that updates accounts to rows of their columns.
-fn update_text(is_sqlite: bool) -> String {
+fn update_text(is_sqlite: bool, first: usize) -> String {
     let set = columns().into_iter().zip(1..).skip(1);
     let set = join(set.map(|(column, at)| format!("{column} = column{at}")));
-    let (rows, bound) = (number_rows::table(is_sqlite, 1, COLUMNS), bound(is_sqlite, &["id"]));
+    let (rows, bound) =
+        (number_rows::table(is_sqlite, first, COLUMNS), bound(is_sqlite, first, &["id"]));
     format!("UPDATE accounts SET {set} FROM {rows} WHERE id = column1{bound}")
 }
 
@@ -329,7 +312,7 @@ fn account_row(user: UserId, account: &Account) -> [u64; COLUMNS] {
 #[cfg(test)]
 mod tests {
     use microblog_record::Database;
-    use microblog_storage::Tables;
+    use microblog_storage::{Tables, transaction::make_accounts_text};
     use sqlx::{AssertSqlSafe, Row as _};
 
     use super::*;
@@ -344,15 +327,15 @@ mod tests {
     /// The statements that find rows by their keys.
     fn statements(is_sqlite: bool) -> Vec<String> {
         let mut statements = vec![
-            make_text(is_sqlite),
+            make_accounts_text(is_sqlite, COLUMNS),
             lock_text(is_sqlite),
             edges_text(is_sqlite),
-            update_text(is_sqlite),
+            update_text(is_sqlite, 1),
             end_deletions_text(is_sqlite),
             items::counts_text(is_sqlite),
         ];
         for kind in EdgeKind::ALL {
-            statements.extend([end_text(kind, is_sqlite), create_text(kind, is_sqlite)]);
+            statements.extend([end_text(kind, is_sqlite), create_text(kind, is_sqlite, 1)]);
         }
         for list in List::ALL {
             statements.push(items::among_text(&[list], is_sqlite));

@@ -96,7 +96,7 @@ impl Item for List {
     }
 
     fn limits(self) -> EntryLimits {
-        EntryLimits { records: RECORDS_MAX, without_set: SMALL }
+        EntryLimits { without_set: SMALL, ..EntryLimits::without_sets(RECORDS_MAX) }
     }
 
     fn load(self, database: &Database, id: u64) -> BoxFuture<'_, Result<Loaded, Error>> {

@@ -74,7 +74,7 @@ async fn run(
         change: event.text.clone(),
     });
     let changes = state.items.iter().map(change).collect();
-    Ok(Decided { outcomes, changes, feed: feed.collect(), has_others })
+    Ok(Decided { outcomes, changes, created: Vec::new(), feed: feed.collect(), has_others })
 }
 
 // Locks and reads what the calls need.

@@ -35,8 +35,13 @@ pub fn bind<const COLUMNS: usize>(
     query: Query<'static, Any, AnyArguments>,
     rows: impl IntoIterator<Item = [Value; COLUMNS]>,
 ) -> Query<'static, Any, AnyArguments> {
+    query.bind(parameter(rows))
+}
+
+/// Returns the parameter that [`bind`] binds.
+pub fn parameter<const COLUMNS: usize>(rows: impl IntoIterator<Item = [Value; COLUMNS]>) -> String {
     let rows = rows.into_iter().map(|row| Value::from(row.to_vec())).collect();
-    query.bind(Value::Array(rows).to_string())
+    Value::Array(rows).to_string()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use sqlx::{Any, any::AnyArguments, query::Query};
 use crate::sql;
 
 /// Returns the table of rows as an expression, `numbers`, with the columns `column1`, `column2` and so on.
-/// Its parameters are the last ones of the statement, and begin with `$first`.
+/// Its parameters begin with `$first`.
 pub fn table(is_embedded: bool, first: usize, columns: usize) -> String {
     let join =
         |column: &dyn Fn(usize) -> String| (0..columns).map(column).collect::<Vec<_>>().join(", ");
@@ -28,12 +28,17 @@ pub fn bind<const COLUMNS: usize>(
     is_embedded: bool,
     rows: &[[u64; COLUMNS]],
 ) -> Query<'static, Any, AnyArguments> {
+    parameters(is_embedded, rows).into_iter().fold(query, Query::bind)
+}
+
+/// Returns the parameters that [`bind`] binds.
+pub fn parameters<const COLUMNS: usize>(is_embedded: bool, rows: &[[u64; COLUMNS]]) -> Vec<String> {
     if is_embedded {
         let rows = rows.iter().map(|row| list("[]", row.iter().copied()));
-        return query.bind(format!("[{}]", rows.collect::<Vec<_>>().join(",")));
+        return vec![format!("[{}]", rows.collect::<Vec<_>>().join(","))];
     }
     let column = |at: usize| list("{}", rows.iter().map(|row| row[at]));
-    (0..COLUMNS).map(column).fold(query, Query::bind)
+    (0..COLUMNS).map(column).collect()
 }
 
 /// Returns the condition that a column is one of some numbers, the parameter `$parameter`. PostgreSQL looks

@@ -1,6 +1,11 @@
 //! The cache: how entries change. Every change is one function of Redis, and each is repeatable.
 
-use microblog_keyspace::{Batch, Call, Error, Keyspace, Library, decode, redis::cmd};
+use microblog_keyspace::{
+    Batch, Call, Error, Keyspace, Library, decode,
+    redis::{Value, cmd},
+};
+
+use uuid::Uuid;
 
 use crate::entry::{Contents, EntryKeys, EntryLimits};
 
@@ -13,7 +18,7 @@ pub const fn library(name: &'static str) -> Library {
 }
 
 /// How long a lease lasts, in milliseconds, if its loader does not end it: longer than a read of the
-/// database may take.
+/// database may take, or a commit.
 const LEASE_MS: u64 = 5_000;
 
 /// How long an entry stays after it was loaded, in seconds. It saves memory; nothing relies on it.
@@ -35,6 +40,27 @@ pub struct Change {
     pub patch: Option<Patch>,
     /// The limits of the entry.
     pub limits: EntryLimits,
+}
+
+/// A committed item that is new.
+#[derive(Clone, Debug)]
+pub struct Created {
+    /// The keys of its entry.
+    pub keys: EntryKeys,
+    /// The revision.
+    pub revision: u64,
+    /// The contents.
+    pub contents: Contents,
+    /// The limits of the entry.
+    pub limits: EntryLimits,
+}
+
+impl Created {
+    /// Returns the change that makes it.
+    pub(crate) fn change(self) -> Change {
+        let Self { keys, revision, limits, .. } = self;
+        Change { keys, before: 0, after: revision, patch: None, limits }
+    }
 }
 
 /// How the contents of an entry change.
@@ -66,6 +92,12 @@ pub enum Applied {
 /// A random number that tells one load of an entry from all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token(pub u64);
+
+impl Token {
+    pub(crate) fn random() -> Self {
+        Self(Uuid::new_v4().as_u64_pair().0)
+    }
+}
 
 /// The entries of a service in Redis. Cheap to clone.
 #[derive(Clone)]
@@ -101,8 +133,33 @@ impl Cache {
     /// Takes the lease on the load of an entry. Returns whether it was taken: not if there is an entry,
     /// or another lease.
     pub async fn lease(&self, keys: &EntryKeys, token: Token) -> Result<bool, Error> {
-        let call = Call::new("lease").keys(keys.all()).arg(token.0).arg(LEASE_MS);
-        Ok(self.keyspace.call::<u8>(call).await? == 1)
+        Ok(self.keyspace.call::<u8>(lease(keys, token)).await? == 1)
+    }
+
+    /// Takes the leases on the loads of entries, in one round trip to each primary. Returns which were taken.
+    pub async fn lease_each(&self, leases: &[(&EntryKeys, Token)]) -> Result<Vec<bool>, Error> {
+        let mut batch = Batch::with_capacity(leases.len());
+        for (keys, token) in leases {
+            batch.call(keys.partition, lease(keys, *token));
+        }
+        let replies = self.keyspace.send_each(batch).await?;
+        Ok(replies.into_iter().map(|reply| is_done(reply).unwrap_or(false)).collect())
+    }
+
+    /// Ends leases with entries of new items, in one round trip to each primary. Returns of each whether the
+    /// entry is there, or why it is not known: an entry of which that is not known must be [removed].
+    ///
+    /// [removed]: Self::remove
+    pub async fn install_each(
+        &self,
+        created: &[(Created, Token)],
+    ) -> Result<Vec<Result<bool, Error>>, Error> {
+        let mut batch = Batch::with_capacity(created.len());
+        for (Created { keys, revision, contents, limits }, token) in created {
+            batch.call(keys.partition, install(keys, *token, *revision, contents, *limits));
+        }
+        let replies = self.keyspace.send_each(batch).await?;
+        Ok(replies.into_iter().map(is_done).collect())
     }
 
     /// Ends a lease with the entry: what the database had at a moment after the lease was taken. Returns
@@ -116,11 +173,7 @@ impl Cache {
         contents: &Contents,
         limits: EntryLimits,
     ) -> Result<bool, Error> {
-        let Contents { front, records } = contents;
-        let lifetime_s = if revision == 0 { LIFETIME_WITHOUT_ROW_S } else { LIFETIME_S };
-        let call = Call::new("install").keys(keys.all()).arg(token.0).arg(revision);
-        let call = call.arg(&**front).arg(&**records);
-        let call = call.arg(limits.records).arg(limits.without_set).arg(lifetime_s);
+        let call = install(keys, token, revision, contents, limits);
         Ok(self.keyspace.call::<u8>(call).await? == 1)
     }
 
@@ -135,6 +188,27 @@ impl Cache {
         }
         self.keyspace.send(batch).await.map(drop)
     }
+}
+
+fn lease(keys: &EntryKeys, token: Token) -> Call {
+    Call::new("lease").keys(keys.all()).arg(token.0).arg(LEASE_MS)
+}
+
+fn install(
+    keys: &EntryKeys,
+    token: Token,
+    revision: u64,
+    Contents { front, records }: &Contents,
+    limits: EntryLimits,
+) -> Call {
+    let lifetime_s = if revision == 0 { LIFETIME_WITHOUT_ROW_S } else { LIFETIME_S };
+    let call = Call::new("install").keys(keys.all()).arg(token.0).arg(revision);
+    let call = call.arg(&**front).arg(&**records);
+    call.arg(limits.records).arg(limits.cut).arg(limits.without_set).arg(lifetime_s)
+}
+
+fn is_done(reply: Result<Value, Error>) -> Result<bool, Error> {
+    Ok(decode::<u8>(reply?)? == 1)
 }
 
 /// Returns the call that brings an entry to a committed revision.
@@ -153,7 +227,7 @@ pub(crate) fn apply(
         }
         None => call.arg("").arg("").arg(""),
     };
-    call.arg(limits.records).arg(limits.without_set).arg(LIFETIME_S)
+    call.arg(limits.records).arg(limits.cut).arg(limits.without_set).arg(LIFETIME_S)
 }
 
 /// Decodes what was done.

@@ -18,9 +18,11 @@ const ID_BITS: u32 = 53;
 /// How many records the entries of a kind may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntryLimits {
-    /// The most records. An item has no more, or is cut to its newest: then an entry may have a fifth more
-    /// until it is cut.
+    /// The records that an entry has at least, if the item has more: its newest ones.
     pub records: usize,
+    /// The most records. An entry of more is cut to those in the middle between the two limits, so that neither
+    /// the next one nor the end of one changes it as a whole.
+    pub cut: usize,
     /// The most records of an entry without a set beside it.
     pub without_set: usize,
 }
@@ -28,7 +30,12 @@ pub struct EntryLimits {
 impl EntryLimits {
     /// Returns the limits of entries without sets.
     pub const fn without_sets(records: usize) -> Self {
-        Self { records, without_set: u32::MAX as usize }
+        Self { records, cut: Self::cut(records), without_set: u32::MAX as usize }
+    }
+
+    /// Returns the most records of an entry that has so many at least: a fifth more.
+    pub const fn cut(records: usize) -> usize {
+        records + records / 5
     }
 }
 

@@ -12,7 +12,7 @@
 -- reader sees that the set was there: it may be evicted alone. Ids and revisions are below 2^53, hence
 -- exact as Lua numbers.
 --
--- A lease is a list: a token, and then each change that was applied meanwhile, as the five arguments
+-- A lease is of a loader, or of a writer that creates an item. It is a list: a token, and then each change that was applied meanwhile, as the five arguments
 -- of a change.
 --
 -- KEYS of the functions of entries: entry, lease, set. The keys contain the history of the database, so an
@@ -27,8 +27,6 @@ local WHOLE = 1024
 local COLLECTED_MAX, CHANGE = 64, 5
 -- The most records that a change removes: each takes time in proportion to the length of the entry.
 local REMOVED_MAX = 16
--- Lists are cut when they exceed their limit by a fifth, so that a cut is rare.
-local CUT_FACTOR = 1.2
 -- The most arguments of one command: Lua's stack has 8,000.
 local ARGUMENTS_MAX = 4000
 
@@ -45,13 +43,14 @@ local function header_of(revision, front_length)
   return struct.pack('>BBBBI4I8', FORMAT, 0, 0, 0, front_length, revision)
 end
 
--- Returns what arguments tell of the entries of a kind: the most records, the most of an entry without a
--- set, and the lifetime in seconds.
+-- Returns what arguments tell of the entries of a kind: the records of a longer list at least and at most, the
+-- most of an entry without a set, and the lifetime in seconds.
 local function limits_of(args, first)
   return {
     records = tonumber(args[first]) * RECORD,
-    without_set = tonumber(args[first + 1]) * RECORD,
-    lifetime = args[first + 2],
+    cut = tonumber(args[first + 1]) * RECORD,
+    without_set = tonumber(args[first + 2]) * RECORD,
+    lifetime = args[first + 3],
   }
 end
 
@@ -138,7 +137,7 @@ local function put(keys, head, front_length, change, limits)
   local length = is_whole and #head or redis.call('STRLEN', keys[1])
   local before = length - HEADER - front_length
   local has_set, may_be_cut = before > limits.without_set, before >= limits.records
-  local is_cut = before + #added > limits.records * CUT_FACTOR
+  local is_cut = before + #added > limits.cut
   local is_in_place = #front <= front_length and removed == '' and not is_cut
   if is_in_place and not is_whole and (has_set or added == '') then
     if added ~= '' then
@@ -158,14 +157,19 @@ local function put(keys, head, front_length, change, limits)
   -- Of a list that may have been cut, the record may be an older one; and an older one that is not known
   -- here may take its place.
   local is_missing = not may_be_cut and #found * ID < #removed
-  if is_too_much or is_missing or may_be_cut and #rest < limits.records then
+  local records = rest .. added
+  if is_too_much or is_missing or may_be_cut and #records < limits.records then
     delete(keys)
     return false
   end
-  local records = rest .. added
   if is_cut or has_set ~= (#records > limits.without_set) then
     delete(keys)
-    write(keys, revision, front, is_cut and string.sub(records, -limits.records) or records, limits)
+    if is_cut then
+      -- Between the limits, so that the end of a newer one leaves enough.
+      local kept = math.floor((limits.records + limits.cut) / 2 / RECORD) * RECORD
+      records = string.sub(records, -kept)
+    end
+    write(keys, revision, front, records, limits)
     return true
   end
   if has_set then

@@ -6,7 +6,8 @@
 //!
 //! - A **write** is a transaction. After its commit, and before its answer, the change is applied to the
 //!   entry: put in place, or the entry is deleted. If that is not confirmed, the entry is removed; if that
-//!   is not possible either, the verifier deletes it.
+//!   is not possible either, the verifier deletes it. A new item may be installed at once, under a lease that
+//!   was taken before the commit.
 //! - A **load** takes a lease, reads the database, and installs the entry if the lease is still its own.
 //!   A change that is applied meanwhile ends the lease, or is collected by it.
 //!
@@ -29,8 +30,9 @@ pub mod transaction;
 pub mod trust;
 pub mod verifier;
 pub mod writer;
+mod writes;
 
-pub use cache::{Applied, Cache, Change, Patch, Token, library};
+pub use cache::{Applied, Cache, Change, Created, Patch, Token, library};
 pub use entry::{Contents, EntryKeys, EntryLimits, Head, History, Record};
 pub use feed::{FeedRow, ItemRevision};
 pub use lease::Lease;
@@ -42,3 +44,4 @@ pub use transaction::Transaction;
 pub use trust::{Trust, Trusted};
 pub use verifier::{Round, Verifier, VerifyError};
 pub use writer::{Decided, Group, WriteError, Writer};
+pub use writes::Writes;

@@ -31,7 +31,6 @@ use tokio::{
     sync::{AcquireError, Semaphore, SemaphorePermit, watch},
     time::{Instant, sleep, timeout_at},
 };
-use uuid::Uuid;
 
 use crate::{
     cache::{Cache, Token},
@@ -491,7 +490,7 @@ impl<I: Item> Inner<I> {
         let Some(mut loading) = self.begin_loading(keys) else { return Ok(None) };
         // Before the lease, which would end while this load waits.
         let _turn = self.turn().await?;
-        let token = Token(Uuid::new_v4().as_u64_pair().0);
+        let token = Token::random();
         loading.may_have_lease = true;
         match self.cache.lease(keys, token).await {
             Ok(true) => {}

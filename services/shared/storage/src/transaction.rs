@@ -2,15 +2,15 @@
 //! gives each transaction another connection.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use microblog_record::{
-    Database,
-    sql::{SQLITE, number, read as read_number},
+    Database, number_rows,
+    sql::{SQLITE, number, read as read_number, statement},
 };
 use sha2::{Digest as _, Sha256};
 use sqlx::{Any, AnyConnection, AssertSqlSafe, Row as _, any::AnyRow};
@@ -55,14 +55,30 @@ pub(crate) enum CommitError {
 }
 
 impl Transaction {
-    /// Begins a transaction. SQLite has one at a time.
-    pub(crate) async fn begin(database: &Database) -> Result<Self, sqlx::Error> {
+    /// Begins a transaction. SQLite has one at a time. Makes the rows of some accounts that are missing, with so
+    /// many columns.
+    pub(crate) async fn begin(
+        database: &Database,
+        accounts: &BTreeSet<u64>,
+        columns: usize,
+    ) -> Result<Self, sqlx::Error> {
         let mut inner = database.writers().begin_with(SETTINGS).await?;
-        let (history, random, now_ms) = if database.is_embedded() {
+        let is_embedded = database.is_embedded();
+        let make = || {
+            let make = statement(make_accounts_text(is_embedded, columns));
+            number_rows::bind_column(make, is_embedded, accounts.iter().copied())
+        };
+        let (history, random, now_ms) = if is_embedded {
+            if !accounts.is_empty() {
+                make().execute(&mut *inner).await?;
+            }
             (sqlite_history(database), 0, now_ms())
         } else {
-            let read = sqlx::query(AssertSqlSafe(format!("SELECT {HISTORY}, {NOW_MS}")));
-            let row = read.fetch_one(&mut *inner).await?;
+            let begin = match accounts.is_empty() {
+                true => statement(format!("SELECT {HISTORY}, {NOW_MS}")),
+                false => make(),
+            };
+            let row = begin.fetch_one(&mut *inner).await?;
             (postgres_history(&row, 0)?, row.try_get(2)?, read_number(&row, 3)?)
         };
         Ok(Self { inner, history, random, now_ms })
@@ -118,6 +134,22 @@ impl Transaction {
             Ok(Err(error)) => Err(CommitError::Unknown(Some(error))),
             Err(_elapsed) => Err(CommitError::Unknown(None)),
         }
+    }
+}
+
+/// Returns the statement that makes rows of the table `accounts` which are missing: of some ids, the parameter,
+/// and else with zeros. With PostgreSQL, it returns the history and the time, to save a round trip.
+pub fn make_accounts_text(is_sqlite: bool, columns: usize) -> String {
+    let zeros = ", 0".repeat(columns.saturating_sub(1));
+    let ids = number_rows::table(is_sqlite, 1, 1);
+    let make = format!(
+        "INSERT INTO accounts SELECT column1{zeros} FROM {ids} \
+         WHERE (SELECT id FROM accounts WHERE id = column1) IS NULL ORDER BY column1 \
+         ON CONFLICT (id) DO NOTHING"
+    );
+    match is_sqlite {
+        true => make,
+        false => format!("WITH made AS ({make}) SELECT {HISTORY}, {NOW_MS}"),
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! 1. One transaction locks and reads the rows of the group, decides each call in order, writes the
 //!    final state of each row, appends to the feed and commits.
-//! 2. Every change is applied to its entry in the cache. An entry of which that is not known is removed. So are
+//! 2. Every change is applied to its entry in the cache. A new item is installed there: its lease was taken before
+//!    the commit, so what comes after it is not missed. An entry of which that is not known is removed. So are
 //!    those of a bulk call: most are not there, and removing costs a tenth of a function.
 //! 3. The calls are answered. A caller that has gone ends none of this.
 //!
@@ -16,7 +17,12 @@
 //! acknowledged later. So the time until a group begins, until it is decided, and of its commit are limited,
 //! together to less than [the write budget](microblog_chassis::mutate) of a call.
 
-use std::{collections::HashSet, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashSet},
+    panic::AssertUnwindSafe,
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::future::{BoxFuture, FutureExt as _};
 use microblog_record::{self as record, Database};
@@ -31,7 +37,7 @@ use tokio::{
 use tracing::{Instrument as _, Span};
 
 use crate::{
-    cache::{Cache, Change},
+    cache::{Cache, Change, Created, Token},
     entry::{EntryKeys, History},
     feed::FeedRow,
     metrics::WriteMetrics,
@@ -55,9 +61,13 @@ const QUEUE_TIMEOUT: Duration = Duration::from_secs(3);
 /// not answer.
 const GROUP_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long a change of the cache may take, and then the removal of the entries. Callers do not wait longer
-/// for a cache that hangs: the verifier applies the changes, or the cache loses its trust.
+/// How long a change of the cache may take, then one in place of an install, and then the removal of entries.
+/// Callers do not wait longer for a cache that hangs: the verifier applies the changes, or the cache loses its
+/// trust.
 const APPLY_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// How long the leases on new items may take: rows are locked meanwhile.
+const LEASE_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// The most calls that wait for a group.
 const WAITING_MAX: usize = 4_096;
@@ -72,6 +82,16 @@ pub trait Group: Send + Sync + 'static {
     /// Returns how much work a call is: 1 for the least.
     fn weight(&self, _call: &Self::Call) -> usize {
         1
+    }
+
+    /// The columns of the table `accounts`: the first one is the id, the others are numbers. 0 if the calls need
+    /// none of its rows.
+    const ACCOUNT_COLUMNS: usize = 0;
+
+    /// Returns the accounts whose rows the calls need. Those that are missing are made, in the order of their
+    /// ids, before any row is locked: so no group waits for one that waits for it.
+    fn accounts(&self, _calls: &[Self::Call]) -> BTreeSet<u64> {
+        BTreeSet::new()
     }
 
     /// Locks the rows of a group in the order of their ids, reads what its calls depend on in later
@@ -91,11 +111,30 @@ pub struct Decided<O> {
     pub outcomes: Vec<O>,
     /// The items that changed, and those that were found unchanged, with the same revision twice.
     pub changes: Vec<Change>,
+    /// Items that are new, and will soon be read. They are not among `changes`.
+    pub created: Vec<Created>,
     /// What changed, for the feed.
     pub feed: Vec<FeedRow>,
     /// Whether rows were written that are of no item, such as a counter. Without them and a feed, nothing is
     /// committed.
     pub has_others: bool,
+}
+
+/// What a group has decided, with the leases on what it creates.
+struct Leased<O> {
+    outcomes: Vec<O>,
+    changes: Vec<Change>,
+    created: Vec<(Created, Token)>,
+    feed: Vec<FeedRow>,
+    has_others: bool,
+}
+
+fn keys<'a>(
+    changes: &'a [Change],
+    created: &'a [(Created, Token)],
+) -> impl Iterator<Item = &'a EntryKeys> {
+    let created = created.iter().map(|(created, _)| &created.keys);
+    changes.iter().map(|change| &change.keys).chain(created)
 }
 
 /// Why a call was not answered.
@@ -307,17 +346,17 @@ impl<G: Group> Work<G> {
         let operation = database.operation("TRANSACTION");
         let committed = self.transact(database, calls, deadline).await;
         operation.end(committed.as_ref().err().map(|failure| failure.cause().into()));
-        let (history, outcomes, changes) = committed?;
-        let weights = calls.iter().map(|call| self.group.weight(call));
-        let is_bulk = weights.max().is_some_and(|weight| weight > GROUP_MAX);
+        let (history, decided) = committed?;
+        let Leased { outcomes, changes, created, .. } = decided;
+        let is_bulk = self.is_bulk(calls);
         // Side by side: a cache that is silent is waited for once.
         let changed = async {
             match is_bulk {
-                true => self.remove(changes.iter().map(|change| &change.keys)).await,
-                false => self.apply(&changes).await,
+                true => self.remove(keys(&changes, &created)).await,
+                false => self.apply(&changes, &created).await,
             }
         };
-        let partitions = changes.iter().map(|change| change.keys.partition);
+        let partitions = keys(&changes, &created).map(|keys| keys.partition);
         let ended = timeout(APPLY_TIMEOUT, self.trust.end_others(&history, partitions.collect()));
         let ((), ended) = tokio::join!(changed, ended);
         if !matches!(ended, Ok(Ok(()))) {
@@ -326,23 +365,27 @@ impl<G: Group> Work<G> {
         Ok(outcomes)
     }
 
+    fn is_bulk(&self, calls: &[G::Call]) -> bool {
+        calls.iter().any(|call| self.group.weight(call) > GROUP_MAX)
+    }
+
     // Decides calls in a transaction, and commits what they have changed.
     async fn transact(
         &self,
         database: &Database,
         calls: &[G::Call],
         deadline: Instant,
-    ) -> Result<(History, Vec<G::Outcome>, Vec<Change>), Failure> {
+    ) -> Result<(History, Leased<G::Outcome>), Failure> {
         let decided = timeout_at(deadline, self.decide(database, calls)).await;
         // Nothing was committed. The connection is closed, unless it answers soon.
         let late = |_elapsed| Failure::Final(WriteError::Unavailable(None));
         let (transaction, decided) = decided.map_err(late)??;
-        let Decided { outcomes, changes, feed, has_others } = decided;
+        let Leased { feed, has_others, .. } = &decided;
         let history = transaction.history().clone();
         if feed.is_empty() && !has_others {
             // Nothing was written: the locks end before the cache is asked.
             drop(transaction);
-        } else if let Err(error) = transaction.commit(&feed).await {
+        } else if let Err(error) = transaction.commit(feed).await {
             return Err(match error {
                 // A lock on the feed that is not free concerns all calls.
                 CommitError::Aborted(error) => match failure(error) {
@@ -352,42 +395,125 @@ impl<G: Group> Work<G> {
                     failure => failure,
                 },
                 CommitError::Unknown(error) => {
-                    self.remove(changes.iter().map(|change| &change.keys)).await;
+                    self.remove(keys(&decided.changes, &decided.created)).await;
                     Failure::Final(WriteError::Unknown(error.map(Arc::new)))
                 }
             });
         }
-        Ok((history, outcomes, changes))
+        Ok((history, decided))
     }
 
-    // Begins a transaction, and decides calls in it.
+    // Begins a transaction, decides calls in it, and takes the leases on what they create.
     async fn decide(
         &self,
         database: &Database,
         calls: &[G::Call],
-    ) -> Result<(Transaction, Decided<G::Outcome>), Failure> {
-        // An error has nothing to do with the calls.
-        let mut transaction = Transaction::begin(database).await.map_err(unavailable)?;
+    ) -> Result<(Transaction, Leased<G::Outcome>), Failure> {
+        let accounts = self.group.accounts(calls);
+        let begun = Transaction::begin(database, &accounts, G::ACCOUNT_COLUMNS).await;
+        let mut transaction = begun.map_err(|error| match scope(&error) {
+            // Another transaction makes the same accounts.
+            Scope::Moment => Failure::Moment(error),
+            Scope::Calls if !accounts.is_empty() => Failure::Call(error),
+            // An error has nothing to do with the calls.
+            Scope::All | Scope::Calls => unavailable(error),
+        })?;
         self.trust.learn(transaction.history());
         let decided = self.group.run(&mut transaction, calls).await.map_err(failure)?;
-        Ok((transaction, decided))
+        let Decided { outcomes, mut changes, created, feed, has_others } = decided;
+        let (created, others) = match self.is_bulk(calls) {
+            true => (Vec::new(), created),
+            false => self.lease(created, transaction.history()).await,
+        };
+        changes.extend(others.into_iter().map(Created::change));
+        Ok((transaction, Leased { outcomes, changes, created, feed, has_others }))
     }
 
-    /// Applies changes to the cache. Removes the entries of which it is not known whether they were
-    /// changed. If that fails as well, the cache cannot be reached from here: the verifier applies the
-    /// changes, or the cache loses its trust.
-    async fn apply(&self, changes: &[Change]) {
-        let applied = timeout(APPLY_TIMEOUT, self.cache.apply(changes));
-        let unknown: Vec<&EntryKeys> = match applied.await {
+    /// Takes the leases on new items, if the cache is trusted. Returns also those of which it has none: somebody
+    /// has asked for them, or the cache does not answer.
+    async fn lease(
+        &self,
+        created: Vec<Created>,
+        history: &History,
+    ) -> (Vec<(Created, Token)>, Vec<Created>) {
+        let is_trusted = |created: &Created| {
+            let trusted = self.trust.of(created.keys.partition);
+            trusted.is_some_and(|trusted| trusted.history == *history)
+        };
+        let (asked, mut others): (Vec<_>, Vec<_>) = created.into_iter().partition(is_trusted);
+        if asked.is_empty() {
+            return (Vec::new(), others);
+        }
+        let asked: Vec<_> = asked.into_iter().map(|created| (created, Token::random())).collect();
+        let leases: Vec<_> = asked.iter().map(|(created, token)| (&created.keys, *token)).collect();
+        let taken = match timeout(LEASE_TIMEOUT, self.cache.lease_each(&leases)).await {
+            Ok(Ok(taken)) => taken,
+            Ok(Err(_)) | Err(_) => vec![false; leases.len()],
+        };
+        let mut leased = Vec::with_capacity(asked.len());
+        for ((created, token), is_taken) in asked.into_iter().zip(taken) {
+            match is_taken {
+                true => leased.push((created, token)),
+                false => others.push(created),
+            }
+        }
+        (leased, others)
+    }
+
+    /// Applies changes to the cache, and installs new items. Removes the entries of which it is not known
+    /// whether they were changed. If that fails as well, the cache cannot be reached from here: the verifier
+    /// applies the changes, or the cache loses its trust.
+    async fn apply(&self, changes: &[Change], created: &[(Created, Token)]) {
+        let (mut unknown, (not_known, ended)) =
+            tokio::join!(self.apply_each(changes), self.install_each(created));
+        // Somebody may have read the item before the commit.
+        let ended: Vec<_> = ended.into_iter().map(Created::change).collect();
+        unknown.extend(not_known);
+        unknown.extend(self.apply_each(&ended).await);
+        if !unknown.is_empty() {
+            self.remove(unknown).await;
+        }
+    }
+
+    /// Applies changes. Returns the entries of which it is not known whether they were changed.
+    async fn apply_each<'a>(&self, changes: &'a [Change]) -> Vec<&'a EntryKeys> {
+        if changes.is_empty() {
+            return Vec::new();
+        }
+        match timeout(APPLY_TIMEOUT, self.cache.apply(changes)).await {
             Ok(Ok(results)) => {
                 let unknown = changes.iter().zip(results).filter(|(_, result)| result.is_err());
                 unknown.map(|(change, _)| &change.keys).collect()
             }
             Ok(Err(_)) | Err(_) => changes.iter().map(|change| &change.keys).collect(),
-        };
-        if !unknown.is_empty() {
-            self.remove(unknown).await;
         }
+    }
+
+    /// Installs new items. Returns the entries of which it is not known whether they were installed, and those
+    /// whose lease had ended.
+    async fn install_each<'a>(
+        &self,
+        created: &'a [(Created, Token)],
+    ) -> (Vec<&'a EntryKeys>, Vec<Created>) {
+        let (mut unknown, mut ended) = (Vec::new(), Vec::new());
+        if created.is_empty() {
+            return (unknown, ended);
+        }
+        match timeout(APPLY_TIMEOUT, self.cache.install_each(created)).await {
+            Ok(Ok(results)) => {
+                for ((created, _), result) in created.iter().zip(results) {
+                    match result {
+                        Ok(true) => {}
+                        Ok(false) => ended.push(created.clone()),
+                        Err(_) => unknown.push(&created.keys),
+                    }
+                }
+            }
+            Ok(Err(_)) | Err(_) => {
+                unknown.extend(created.iter().map(|(created, _)| &created.keys));
+            }
+        }
+        (unknown, ended)
     }
 
     async fn remove(&self, entries: impl IntoIterator<Item = &EntryKeys>) {

@@ -101,6 +101,7 @@ fn statement(line: &str) -> Option<String> {
     let removed = words.iter().find_map(|word| word.strip_prefix("remove_"));
     Some(match *words.first()? {
         "BEGIN" | "ROLLBACK" => return None,
+        "WITH" => parts(&words).join(" + "),
         "SELECT" if text.contains("append_to_feed") => "append to the feed and COMMIT".to_owned(),
         "SELECT" if text.contains("AS one LEFT JOIN") => format!("load {}", behind("JOIN")?),
         "SELECT" if text.contains("pg_control_system") => "SELECT history".to_owned(),
@@ -116,6 +117,19 @@ fn statement(line: &str) -> Option<String> {
         "UPDATE" => format!("UPDATE {}", behind("UPDATE")?),
         other => other.to_owned(),
     })
+}
+
+// Returns what the parts of a statement do: those that write, and the history.
+fn parts(words: &[&str]) -> Vec<String> {
+    let part = |words: &[&str]| match *words {
+        [_, "INSERT", "INTO", table] => Some(format!("INSERT {table}")),
+        [before, "UPDATE", table, _] if !["DO", "KEY"].contains(&before) => {
+            Some(format!("UPDATE {table}"))
+        }
+        [.., "FROM", "pg_control_system"] => Some("SELECT history".to_owned()),
+        _ => None,
+    };
+    words.windows(4).filter_map(part).collect()
 }
 
 // Returns a command of one of the connections: its name, or that of its function.

@@ -139,7 +139,7 @@ async fn an_entry_of_a_kind_without_sets_has_none() {
         assert_eq!(system.apply(many).await, Applied::Put);
         let entry = system.entry(&keys(4)).await;
         let records = entry.map(|(_, contents)| contents.records.len() / RECORD);
-        assert_eq!(records, Some(100), "{limits:?}");
+        assert_eq!(records, Some(110), "{limits:?}");
     }
 }
 
@@ -213,8 +213,17 @@ async fn a_list_keeps_its_newest_records() {
     assert_eq!(system.apply(limited(1, 100..120)).await, Applied::Put);
     assert_eq!(system.entry(&keys(4)).await, Some((2, contents(0..120))));
     assert_eq!(system.apply(limited(2, 120..121)).await, Applied::Put);
-    assert_eq!(system.entry(&keys(4)).await, Some((3, contents(21..121))));
-    assert_eq!(system.set(&keys(4)).await.map(|ids| ids.len()), Some(100));
+    assert_eq!(system.entry(&keys(4)).await, Some((3, contents(11..121))));
+    assert_eq!(system.set(&keys(4)).await.map(|ids| ids.len()), Some(110));
+    // Some may end before older ones would be needed.
+    for revision in 3..13 {
+        let end = removal(4, 100, [123 - revision]);
+        let end = Change { before: revision, after: revision + 1, ..end };
+        assert_eq!(system.apply(end).await, Applied::Put);
+    }
+    assert_eq!(system.entry(&keys(4)).await, Some((13, contents(11..111))));
+    let end = Change { before: 13, after: 14, ..removal(4, 100, [110]) };
+    assert_eq!(system.apply(end).await, Applied::Deleted);
 }
 
 #[tokio::test]

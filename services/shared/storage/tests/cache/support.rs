@@ -19,7 +19,7 @@ const UNLIMITED: usize = 1_000_000;
 
 /// Returns the limits of entries of up to so many records. Those of more than 48 have a set.
 pub(crate) fn limits(records: usize) -> EntryLimits {
-    EntryLimits { records, without_set: 48 }
+    EntryLimits { without_set: 48, ..EntryLimits::without_sets(records) }
 }
 
 pub(crate) struct System {

@@ -85,7 +85,13 @@ impl Group for Beaten {
                 }
             }
             let (changes, feed) = (Vec::new(), Vec::new());
-            Ok(Decided { outcomes: vec![before], changes, feed, has_others: false })
+            Ok(Decided {
+                outcomes: vec![before],
+                changes,
+                created: Vec::new(),
+                feed,
+                has_others: false,
+            })
         };
         work.boxed()
     }

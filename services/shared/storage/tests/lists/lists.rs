@@ -16,9 +16,9 @@ use microblog_record::{
     sql::{number, read},
 };
 use microblog_storage::{
-    Cache, Change, Contents, Decided, EntryKeys, EntryLimits, FeedRow, Found, Group, Head, History,
-    Item, ItemRevision, Loaded, Part, Patch, Reader, Record, Round, Tables, Token, Transaction,
-    Trust, Verifier, View, Writer,
+    Cache, Change, Contents, Created, Decided, EntryKeys, EntryLimits, FeedRow, Found, Group, Head,
+    History, Item, ItemRevision, Loaded, Part, Patch, Reader, Record, Round, Tables, Token,
+    Transaction, Trust, Verifier, View, Writer,
     cache::library,
     entry::HEADER,
     feed::feed,
@@ -100,16 +100,23 @@ async fn run(transaction: &mut Transaction, calls: &[Add]) -> Result<Decided<boo
         sqlx::raw_sql(AssertSqlSafe(text)).execute(transaction.connection()).await?;
     }
     let history = transaction.history().clone();
-    let change = |(&id, list): (&u64, &List)| {
-        let patch = added.get(&id).map(|records| Patch {
-            front: b"list".into(),
-            added: Record::write_all(records.iter().copied()),
-            removed: Vec::new(),
-        });
-        let (before, after) = (list.before, list.revision);
-        Change { keys: keys(&history, id), before, after, patch, limits: ListItem.limits() }
-    };
-    Ok(Decided { outcomes, changes: lists.iter().map(change).collect(), feed, has_others: false })
+    let (mut changes, mut created) = (Vec::new(), Vec::new());
+    for (&id, &List { before, revision, .. }) in &lists {
+        let records = added.get(&id).map(|records| Record::write_all(records.iter().copied()));
+        let (keys, limits, front) = (keys(&history, id), ListItem.limits(), b"list");
+        match (before, records) {
+            (0, Some(records)) => {
+                let contents = Contents { front: (*front).into(), records };
+                created.push(Created { keys, revision, contents, limits });
+            }
+            (before, records) => {
+                let patch = |added| Patch { front: front.into(), added, removed: Vec::new() };
+                let patch = records.map(patch);
+                changes.push(Change { keys, before, after: revision, patch, limits });
+            }
+        }
+    }
+    Ok(Decided { outcomes, changes, created, feed, has_others: false })
 }
 
 // Locks the lists, and makes those that are missing.
@@ -164,7 +171,7 @@ impl Item for ListItem {
     }
 
     fn limits(self) -> EntryLimits {
-        EntryLimits { records: 1_000_000, without_set: 48 }
+        EntryLimits { without_set: 48, ..EntryLimits::without_sets(1_000_000) }
     }
 
     fn load(self, database: &Database, id: u64) -> BoxFuture<'_, Result<Loaded, record::Error>> {

@@ -40,7 +40,7 @@ impl System {
         }
         if steps.state.loaders[number] != Loader::Idle {
             let mut after = *steps.state;
-            self.release(number, &mut after);
+            self.end_load(number, &mut after);
             steps.add("gives up", None, after);
         }
     }
@@ -92,7 +92,7 @@ impl System {
             let mut after = *steps.state;
             after.loaders[number] = Loader::Loaded { item, history, found, revision, leased };
             if found != history && self.rules.has(Rule::InstallInOwnHistory) {
-                self.release(number, &mut after);
+                self.end_load(number, &mut after);
             }
             steps.add("reads the database", None, after);
         }
@@ -103,17 +103,21 @@ impl System {
         let slot = self.slot(&mut after, place);
         let (installed, accepted) = cache::install(*slot, token(number), loaded, self.rules);
         *slot = installed;
-        self.release(number, &mut after);
+        self.end_load(number, &mut after);
         let action = if accepted { "installs" } else { "installs nothing" };
         steps.add(action, Some(place), after);
     }
 
-    /// Ends a load. Its leases stay, with a token that no load has.
-    fn release(&self, number: usize, state: &mut State) {
+    fn end_load(&self, number: usize, state: &mut State) {
         state.loaders[number] = Loader::Idle;
+        self.release(token(number), state);
+    }
+
+    /// Ends a load or a call. Its leases stay, with a token that no other one has.
+    pub(crate) fn release(&self, token: u8, state: &mut State) {
         for slot in state.servers.iter_mut().flat_map(|server| server.slots.as_flattened_mut()) {
             if let Some(lease) = &mut slot.lease
-                && lease.token == token(number)
+                && lease.token == token
             {
                 lease.token = ENDED;
             }

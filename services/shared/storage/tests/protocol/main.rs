@@ -52,6 +52,7 @@ const BOTH_ITEMS: &[Call] = &[call(0b11, 3)];
 const QUIET: Scenario = Scenario {
     items: 1,
     writers: [ONE, &[]],
+    creates: false,
     loaders: 1,
     verifiers: 0,
     crashes: false,
@@ -68,6 +69,7 @@ const QUIET: Scenario = Scenario {
     away: false,
     restarts: false,
 };
+const CREATES: Scenario = Scenario { creates: true, evictions: true, ..QUIET };
 const VERIFIED: Scenario = Scenario { verifiers: 1, ..QUIET };
 const TWO_WRITERS: Scenario = Scenario { writers: [TWO, OTHER], ..QUIET };
 const LOST_ANSWERS: Scenario = Scenario { lost_answers: true, ..QUIET };
@@ -157,6 +159,17 @@ scenarios! {
         writers: [ONE, OTHER], crashes: true, lost_answers: true, late: true, evictions: true, ..VERIFIED
     };
     repeated_calls: REPETITION;
+    writers_that_install: Scenario {
+        writers: [ONE, OTHER], creates: true, crashes: true, lost_answers: true, evictions: true, ..VERIFIED
+    };
+    writers_that_install_and_late_commands: Scenario {
+        creates: true, crashes: true, lost_answers: true, late: true, evictions: true, ..VERIFIED
+    };
+    installs_beside_a_failover_of_the_cache: Scenario { creates: true, ..CACHE_FAILOVER };
+    installs_beside_a_failover_of_the_database: Scenario {
+        writers: [ONE, OTHER], creates: true, ..DATABASE_FAILOVER
+    };
+    installs_beside_a_renewal: Scenario { creates: true, crashes: true, ..RENEWAL };
     a_transaction_of_two_items: Scenario { writers: [BOTH_ITEMS, OTHER_ITEM], crashes: true, ..TWO_ITEMS };
     two_verifiers: Scenario { writers: [ONE, OTHER], verifiers: 2, ..QUIET };
     a_feed_of_two_items: TWO_ITEMS;
@@ -194,6 +207,8 @@ needed_rules! {
     without_operation_on_before_only: OperationOnBeforeOnly, TWO_WRITERS, "I2";
     without_newer_left_alone: NewerLeftAlone, QUIET, "I2";
     without_apply_after_commit: ApplyAfterCommit, QUIET, "I2";
+    without_lease_before_commit: LeaseBeforeCommit, Scenario { writers: [ONE, OTHER], ..CREATES }, "I1";
+    without_ended_lease_applies: EndedLeaseApplies, CREATES, "I1";
     without_unlink_unconfirmed: UnlinkUnconfirmed, LOST_ANSWERS, "I1";
     without_unlink_deletes_lease: UnlinkDeletesLease, LOST_ANSWERS, "I1";
     without_unchanged_applies: UnchangedApplies, REPETITION, "I1";

@@ -27,6 +27,10 @@ pub(crate) enum Rule {
     NewerLeftAlone,
     /// A writer applies after the commit.
     ApplyAfterCommit,
+    /// A writer takes the lease on an item that it installs before it commits.
+    LeaseBeforeCommit,
+    /// A writer whose lease has ended applies its change.
+    EndedLeaseApplies,
     /// A writer unlinks an item whose change was not confirmed.
     UnlinkUnconfirmed,
     /// An unlink deletes the lease, too.

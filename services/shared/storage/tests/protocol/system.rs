@@ -26,6 +26,8 @@ pub(crate) struct Scenario {
     pub(crate) items: u8,
     /// The calls of each writer, in order.
     pub(crate) writers: [&'static [Call]; PROCESSES],
+    /// Writers may install what they have changed, under a lease that they took before the commit.
+    pub(crate) creates: bool,
     /// The number of loaders.
     pub(crate) loaders: usize,
     /// The number of verifiers.
@@ -119,6 +121,8 @@ pub(crate) struct Writer {
     pub(crate) changed: bool,
     /// Its position of the feed, without [`Rule::FeedInOrder`].
     pub(crate) position: u8,
+    /// The items whose leases it took, one bit each.
+    pub(crate) leased: u8,
     /// The items that are not yet confirmed, one bit each.
     pub(crate) left: u8,
     /// The servers that confirmed all items so far, one bit each.

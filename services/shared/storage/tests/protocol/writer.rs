@@ -1,6 +1,6 @@
 //! The steps of a writer.
 
-use crate::cache::{Change, ITEMS};
+use crate::cache::{self, Change, Entry, ITEMS};
 use crate::rules::Rule;
 use crate::system::{Call, Late, PROCESSES, Place, Presence, Stage, State, Steps, System, Writer};
 
@@ -15,22 +15,81 @@ impl System {
             Stage::Start if steps.state.presence == Presence::Away => {}
             Stage::Start => self.begin(number, steps),
             Stage::Early => self.apply_early(number, steps),
-            Stage::Locked if !self.rules.has(Rule::FeedInOrder) => {
-                let mut after = *steps.state;
-                after.writers[number].position = after.database.give_position();
-                after.writers[number].stage = Stage::Positioned;
-                steps.add("gets a position of the feed", None, after);
+            Stage::Locked if self.rules.has(Rule::LeaseBeforeCommit) => {
+                self.lease_next(number, steps);
+                self.position_or_commit(number, steps);
             }
-            Stage::Locked | Stage::Positioned => self.commit(number, steps),
-            Stage::Applying => self.apply_next(number, steps),
+            Stage::Locked | Stage::Positioned => self.position_or_commit(number, steps),
+            Stage::Applying => {
+                if !self.rules.has(Rule::LeaseBeforeCommit) {
+                    self.lease_next(number, steps);
+                }
+                self.apply_next(number, steps);
+            }
             Stage::Unconfirmed => self.unlink_next(number, steps),
             Stage::Done => return,
         }
         if self.scenario.crashes && writer.stage != Stage::Start {
             let mut after = *steps.state;
+            self.release(writer_token(number), &mut after);
             after.writers[number] = Writer::before(0);
             steps.add("crashes", None, after);
         }
+    }
+
+    /// Gives the position of the feed apart, without [`Rule::FeedInOrder`], or commits.
+    fn position_or_commit(&self, number: usize, steps: &mut Steps<'_>) {
+        let is_locked = steps.state.writers[number].stage == Stage::Locked;
+        if self.rules.has(Rule::FeedInOrder) || !is_locked {
+            return self.commit(number, steps);
+        }
+        let mut after = *steps.state;
+        after.writers[number].position = after.database.give_position();
+        after.writers[number].stage = Stage::Positioned;
+        steps.add("gets a position of the feed", None, after);
+    }
+
+    /// Takes the lease on an item that it changes, if a read of it would be trusted.
+    fn lease_next(&self, number: usize, steps: &mut Steps<'_>) {
+        let writer = steps.state.writers[number];
+        if !self.scenario.creates || !writer.changed {
+            return;
+        }
+        let items = (0..ITEMS).filter(|item| (writer.left & !writer.leased) >> item & 1 == 1);
+        for item in items {
+            for server in steps.state.reachable() {
+                let place = Place { server, item: item as u8, history: writer.history };
+                let mut after = *steps.state;
+                if !self.trusted(&after, place) {
+                    continue;
+                }
+                let slot = self.slot(&mut after, place);
+                let before = *slot;
+                *slot = cache::lease(before, writer_token(number));
+                if *slot != before {
+                    after.writers[number].leased |= 1 << item;
+                    steps.add("takes the lease", Some(place), after);
+                }
+            }
+        }
+    }
+
+    /// Installs the next item, under the lease that was taken. Returns whether it is there.
+    fn install_change(
+        &self,
+        number: usize,
+        place: Place,
+        change: Change,
+        state: &mut State,
+    ) -> bool {
+        let Some(operation) = change.operation else { return false };
+        let before = state.database.value_at(place.history, place.item, change.before);
+        let Some(value) = before.map(|value| value.with(operation)) else { return false };
+        let loaded = Entry { revision: change.after, value };
+        let slot = self.slot(state, place);
+        let (installed, is_there) = cache::install(*slot, writer_token(number), loaded, self.rules);
+        *slot = installed;
+        is_there
     }
 
     fn call(&self, number: usize, state: &State) -> Call {
@@ -139,11 +198,21 @@ impl System {
         for server in steps.state.reachable() {
             let state = *steps.state;
             let Some((place, change)) = self.next_change(number, server, &state) else { return };
+            let is_installed = state.writers[number].leased >> place.item & 1 == 1;
             let mut executed = state;
-            self.apply(&mut executed, place, change);
+            let is_done = match is_installed {
+                true => self.install_change(number, place, change, &mut executed),
+                false => {
+                    self.apply(&mut executed, place, change);
+                    true
+                }
+            };
             let mut after = executed;
-            self.confirm(number, place, &mut after);
-            steps.add("applies", Some(place), after);
+            match is_done || !self.rules.has(Rule::EndedLeaseApplies) {
+                true => self.confirm(number, place, &mut after),
+                false => after.writers[number].leased &= !(1 << place.item),
+            }
+            steps.add(if is_installed { "installs" } else { "applies" }, Some(place), after);
             if !self.scenario.lost_answers {
                 continue;
             }
@@ -154,7 +223,8 @@ impl System {
                 (
                     "sends an apply that is late",
                     State { late: Some(late), ..state },
-                    self.scenario.late && state.late.is_none(),
+                    // An install that is late finds another lease, or none.
+                    self.scenario.late && state.late.is_none() && !is_installed,
                 ),
             ];
             for (action, mut after, possible) in outcomes {
@@ -206,6 +276,7 @@ impl System {
         if acknowledged && state.database.keeps(operation) {
             state.acknowledged.add(operation, writer.history, writer.confirmed);
         }
+        self.release(writer_token(number), state);
         let calls = self.scenario.writers[number].len();
         let call = writer.call + 1;
         state.writers[number] = Writer::before(calls - usize::from(call));
@@ -213,6 +284,11 @@ impl System {
             state.writers[number].call = call;
         }
     }
+}
+
+/// The tokens of loaders are smaller.
+fn writer_token(number: usize) -> u8 {
+    (PROCESSES + number) as u8 + 1
 }
 
 impl Writer {

@@ -20,8 +20,8 @@ use std::{
 use futures::future::{join, join_all, ready};
 use microblog_proto::relation::{self as pb, EdgeList};
 use microblog_testkit::{
-    self as testkit, Database, PATIENCE, PostgresServer, Process, RedisServer, eventually,
-    free_port, redis::cmd,
+    Database, PATIENCE, PostgresServer, Process, RedisServer, eventually, free_port, item_reads,
+    redis::cmd,
 };
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use support::{Client, id, import, list_for};
@@ -140,25 +140,11 @@ impl System {
         used.unwrap().parse().unwrap()
     }
 
-    /// Returns the items that were read so far: from the cache, loaded into it, and past it.
-    async fn reads(&self) -> [f64; 3] {
-        let request = http::Request::get("/metrics").body(Vec::new()).unwrap();
-        let body = testkit::http(self.metrics, request).await.into_body();
-        let text = String::from_utf8(body.to_vec()).unwrap();
-        ["hit", "load", "bypass"].map(|result| {
-            let result = format!("result=\"{result}\"");
-            let of_result =
-                |line: &&str| line.starts_with("microblog_item_reads") && line.contains(&result);
-            let lines = text.lines().filter(of_result);
-            lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
-        })
-    }
-
     /// Calls for a while, beside something else, and prints the calls and how items were read.
     async fn measure(&self, what: &str, beside: impl Future<Output = ()>) {
-        let before = self.reads().await;
+        let before = item_reads(self.metrics).await;
         let ([calls, failed], ()) = join(self.call(RUN), beside).await;
-        let after = self.reads().await;
+        let after = item_reads(self.metrics).await;
         let reads = [0, 1, 2].map(|n| after[n] - before[n]);
         let all: f64 = reads.iter().sum();
         let [hits, loads, bypasses] = reads.map(|reads| 100.0 * reads / all);

@@ -71,7 +71,7 @@ BREAKAGES = [
     (f"{PRODUCTION}/kustomization.yaml", " redis-notice \\\n", " \\\n",
      "redis-notice is missing"),
     (f"{PRODUCTION}/kustomization.yaml", " tls-notice; do", "; do", "tls-notice is missing"),
-    (f"{PRODUCTION}/kustomization.yaml", " database-post; do", "; do", "database-post is missing"),
+    (f"{PRODUCTION}/kustomization.yaml", " database-notice; do", "; do", "database-notice is missing"),
     (f"{PRODUCTION}/kustomization.yaml", "generic identity", "generic keys", "identity is missing"),
     (f"{LOCAL}/kustomization.yaml", "- keys=", "- key=", "has no keys"),
     (POST, "  selector:\n    app.kubernetes.io/name: post", "  selector:\n    name: post",
@@ -169,8 +169,8 @@ BREAKAGES = [
     (COLLECTOR, "port: 4317\n    - from", "port: 4318\n    - from",
      "may call collector on 4317"),
     (f"{PRODUCTION}/networks.yaml", "port: 6379", "port: 6380", "6379 is missing"),
-    (f"{PRODUCTION}/networks.yaml", "          - user\n          - relation\n          - post\n"
-     "  policyTypes", "          - relation\n          - post\n  policyTypes", "5432 is missing"),
+    (f"{PRODUCTION}/networks.yaml", "          - post\n          - notice\n  policyTypes",
+     "          - post\n  policyTypes", "5432 is missing"),
     # all services in one process
     (MICROBLOG, "--services=gateway,user", "--services=gateway", "the services"),
     (MICROBLOG, "://user@$(REDIS", "://post@$(REDIS", "the user of MICROBLOG_USER_REDIS"),

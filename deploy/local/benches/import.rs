@@ -93,10 +93,10 @@ async fn import(file: &str) -> anyhow::Result<Duration> {
         .args(["--port-base", &port.to_string()])
         .spawn()?;
     let url = |offset: u16| format!("http://127.0.0.1:{}", port + offset);
-    let (user, relation, post, timeline) = (url(1), url(2), url(3), url(4));
+    let [user, relation, post, timeline, notice] = [1, 2, 3, 4, 5].map(url);
     let verify = [
         ["verify", "--user-url", &user, "--relation-url", &relation].as_slice(),
-        &["--post-url", &post, "--timeline-url", &timeline],
+        &["--post-url", &post, "--timeline-url", &timeline, "--notice-url", &notice],
     ]
     .concat();
     let is_up = async || {

@@ -76,7 +76,7 @@ impl Server {
 
     /// Returns whether it has a SQL database.
     pub fn has_database(self) -> bool {
-        matches!(self, Self::User | Self::Relation | Self::Post)
+        matches!(self, Self::User | Self::Relation | Self::Post | Self::Notice)
     }
 
     /// Returns its listen address, in a block of ports.
@@ -150,7 +150,7 @@ pub(crate) enum Error {
     #[error("cannot start the timeline service")]
     Timeline(#[source] microblog_keyspace::Error),
     #[error("cannot start the notice service")]
-    Notice(#[source] microblog_keyspace::Error),
+    Notice(#[source] microblog_notice::StartError),
     #[error("invalid URL of the {0} service")]
     Peer(&'static str, #[source] AddressError),
 }

@@ -79,6 +79,10 @@ struct Databases {
     /// URL of the post service's SQL database. Default: post.sqlite in the data directory
     #[arg(long, value_name = "URL", env = "MICROBLOG_POST_DATABASE_URL", hide_env_values = true)]
     post_database_url: Option<String>,
+
+    /// URL of the notice service's SQL database. Default: notice.sqlite in the data directory
+    #[arg(long, value_name = "URL", env = "MICROBLOG_NOTICE_DATABASE_URL", hide_env_values = true)]
+    notice_database_url: Option<String>,
 }
 
 const METRICS_OFFSET: u16 = 8;
@@ -86,12 +90,18 @@ const REDIS_OFFSET: u16 = 9;
 
 impl Databases {
     /// Returns the services with a database, each with its URL if one is given.
-    fn urls(&self) -> [(Server, Option<&str>); 3] {
-        let Self { user_database_url, relation_database_url, post_database_url } = self;
+    fn urls(&self) -> [(Server, Option<&str>); 4] {
+        let Self {
+            user_database_url,
+            relation_database_url,
+            post_database_url,
+            notice_database_url,
+        } = self;
         [
             (Server::User, user_database_url),
             (Server::Relation, relation_database_url),
             (Server::Post, post_database_url),
+            (Server::Notice, notice_database_url),
         ]
         .map(|(server, url)| (server, url.as_deref().filter(|url| !url.is_empty())))
     }
@@ -109,8 +119,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if env::var_os("MICROBLOG_DATABASE_URL").is_some_and(|url| !url.is_empty()) {
         bail!(
             "each service has a database of its own: set MICROBLOG_USER_DATABASE_URL, \
-             MICROBLOG_RELATION_DATABASE_URL and MICROBLOG_POST_DATABASE_URL in place of \
-             MICROBLOG_DATABASE_URL"
+             MICROBLOG_RELATION_DATABASE_URL, MICROBLOG_POST_DATABASE_URL and \
+             MICROBLOG_NOTICE_DATABASE_URL in place of MICROBLOG_DATABASE_URL"
         );
     }
     let software = Software::find(args.redis_server.as_deref())?;

@@ -5,6 +5,7 @@ use std::{process::ExitCode, time::Duration};
 use anyhow::anyhow;
 use indicatif::HumanCount;
 use microblog_proto::{
+    notice::{self, notice_service_client::NoticeServiceClient},
     post::{self, post_service_client::PostServiceClient},
     relation::{self, relation_service_client::RelationServiceClient},
     timeline::{self, timeline_service_client::TimelineServiceClient},
@@ -16,7 +17,7 @@ use tonic::{Request, Status};
 use crate::{
     keys::Keys,
     progress::Progress,
-    remote::{self, POST_URL, RELATION_URL, TIMELINE_URL, USER_URL},
+    remote::{self, NOTICE_URL, POST_URL, RELATION_URL, TIMELINE_URL, USER_URL},
 };
 
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -25,15 +26,15 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const VIOLATIONS: u8 = 1;
 const PENDING: u8 = 3;
 
-/// Checks the invariants of accounts, of the follow graph and of posts, and that their caches have what their
-/// databases have. Read-only.
+/// Checks the invariants of accounts, of the follow graph, of posts and of notices, and that their caches have what
+/// their databases have. Read-only.
 ///
 /// Waits for work that is under way, such as the delivery of posts to timelines. Concurrent writes can
 /// cause false reports. Exits with 1 if there are violations, with 2 if
 /// the check fails, and with 3 if there are no violations, but work is still under way.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The id of the account whose follows and posts to check, or `all`, which also checks the accounts
+    /// The id of the account whose follows, posts and notices to check, or `all`, which also checks the accounts
     /// themselves.
     #[arg(long, value_name = "ID|all", default_value = "all", value_parser = parse_user)]
     user: UserChoice,
@@ -52,6 +53,9 @@ pub(crate) struct Args {
     /// URL of the timeline service.
     #[arg(long, value_name = "URL", default_value = TIMELINE_URL, env = "MICROBLOG_TIMELINE_URL")]
     timeline_url: String,
+    /// URL of the notice service; empty for none.
+    #[arg(long, value_name = "URL", default_value = NOTICE_URL, env = "MICROBLOG_NOTICE_URL")]
+    notice_url: String,
     #[command(flatten)]
     keys: Keys,
 }
@@ -95,6 +99,12 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         posts(&args, user_id, progress, found).await
     };
     found.add(settled(Progress::start_uncounted("posts"), wait, check).await?);
+    if !args.notice_url.is_empty() {
+        let check = async |progress: &Progress, found: &mut Findings| {
+            notices(&args, user_id, progress, found).await
+        };
+        found.add(settled(Progress::start_uncounted("notices"), wait, check).await?);
+    }
     fanout(&args.timeline_url, &args.keys).await?;
     let Findings { violations, pending, .. } = found;
     if !pending.is_empty() {
@@ -229,6 +239,32 @@ async fn posts(
         "posts      {} posts and {} entries of their lists checked",
         HumanCount(posts),
         HumanCount(entries)
+    ));
+    Ok(())
+}
+
+/// Checks the notices of one account, or of all if 0.
+async fn notices(
+    args: &Args,
+    user_id: u64,
+    progress: &Progress,
+    found: &mut Findings,
+) -> anyhow::Result<()> {
+    let channel = args.keys.sign(remote::connect(&args.notice_url).await?);
+    let (mut accounts, mut notices) = (0, 0);
+    let request = Request::new(notice::VerifyRequest { user_id });
+    let answers = NoticeServiceClient::new(channel).verify(request).await;
+    let mut answers = answers.map_err(failed)?.into_inner();
+    while let Some(answer) = answers.message().await.map_err(failed)? {
+        accounts += answer.accounts_checked;
+        notices += answer.notices_checked;
+        found.violations.extend(answer.violations);
+        progress.add(answer.accounts_checked);
+    }
+    found.summary.push(format!(
+        "notices    {} notices of {} accounts checked",
+        HumanCount(notices),
+        HumanCount(accounts)
     ));
     Ok(())
 }

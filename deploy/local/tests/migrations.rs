@@ -8,14 +8,16 @@ use std::{collections::BTreeMap, fs, path::Path};
 use sha2::{Digest as _, Sha256};
 
 /// The files, with the beginnings of their SHA-256. A new migration adds a line.
-const RELEASED: [(&str, &str); 4] = [
+const RELEASED: [(&str, &str); 5] = [
+    ("services/notice/src/schema.sql", "b699e2568d0d5447"),
     ("services/post/src/schema.sql", "d537d159f08a5ffe"),
     ("services/relation/src/schema.sql", "192e269ad4a83b81"),
     ("services/shared/storage/src/feed.sql", "c11457c4a767e3f1"),
     ("services/user/src/schema.sql", "7aec2109e3a98513"),
 ];
 
-const DIRECTORIES: [&str; 4] = [
+const DIRECTORIES: [&str; 5] = [
+    "services/notice/src",
     "services/post/src",
     "services/relation/src",
     "services/shared/storage/src",

@@ -1,4 +1,4 @@
-//! Redis at `maxmemory`: calls succeed. The databases have the data of all services but timeline and notice,
+//! Redis at `maxmemory`: calls succeed. The databases have the data of all services but timeline,
 //! whose Redis cannot take what is new.
 
 use microblog_proto::{gateway, relation, user};

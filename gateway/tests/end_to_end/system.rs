@@ -320,11 +320,10 @@ pub(crate) async fn timeline_service(redis_url: &str, flags: &[&str], relation: 
 }
 
 pub(crate) async fn notice_service(redis_url: &str, peers: [Peer; 3]) -> Service {
-    let config =
-        microblog_notice::Config::try_parse_from(["notice", "--redis-url", redis_url]).unwrap();
+    let config = microblog_notice::Config::try_parse_from(with_database("notice", redis_url, &[]));
     let [user, relation, post] = peers;
     let peers = microblog_notice::Peers { user, relation, post };
-    microblog_notice::service(&config, peers, Worker::ONLY).await.unwrap()
+    microblog_notice::service(&config.unwrap(), peers, Worker::ONLY).await.unwrap()
 }
 
 /// Starts a post service, with a database of its own unless the flags name one; without rate limits unless

@@ -141,7 +141,12 @@ impl Servers {
         let service = microblog_post::service(&config, delivery, Worker::ONLY).await.unwrap();
         let (post, post_peer) = start(service, &chassis, calls);
 
-        let config = microblog_notice::Config::parse_from(["notice", &flag, &url("notice")]);
+        let config = microblog_notice::Config::parse_from([
+            "notice",
+            &flag,
+            &url("notice"),
+            &database("notice"),
+        ]);
         let peers = microblog_notice::Peers {
             user: user_peer.clone(),
             relation: relation_peer.clone(),

@@ -15,7 +15,7 @@ use crate::{
     peers::Peers,
 };
 
-/// A change of an account's notices.
+/// A change of notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Change {
     /// Its number in the feed.
@@ -34,23 +34,18 @@ pub(crate) enum What {
     Begin(Subject),
     /// The end of an act.
     Undo(Subject),
-    /// A follow. Callers check whether it has ended.
+    /// A follow. It belongs to the notice of its day that has it already, mutual or not.
     Follow(Subject),
+    /// The end of a follow, likewise. Callers check whether a follow of an earlier day has ended.
+    Unfollow(Subject),
     /// A post with a mention, which is also a mention of its own.
-    Mention(Subject),
+    Mention(Subject, PostId),
+    /// The end of the account itself.
+    Delete,
 }
 
-/// The changes of an account's notices, in their order.
-pub(crate) type AccountChanges = (UserId, Vec<Change>);
-
-/// What a part of a change feed means.
-#[derive(Debug, Default)]
-pub(crate) struct Effects {
-    /// The changes by account.
-    pub(crate) changes: Vec<AccountChanges>,
-    /// The accounts that are deleted.
-    pub(crate) deleted: Vec<UserId>,
-}
+/// A change of an account's notices.
+pub(crate) type AccountChange = (UserId, Change);
 
 /// The number and the version of a change.
 #[derive(Clone, Copy)]
@@ -62,20 +57,14 @@ struct At {
 /// Collects the changes of accounts, in their order.
 #[derive(Default)]
 struct Collected {
-    accounts: IdMap<u64, usize>,
-    effects: Effects,
+    changes: Vec<AccountChange>,
 }
 
 impl Collected {
     /// Adds a change of an account's notices, unless it is by the account itself.
     fn add(&mut self, to: u64, what: What, id: u64, actor: u64, At { number, version }: At) {
         let Some(user) = UserId::new(to).filter(|_| to != actor && actor != 0) else { return };
-        let changes = &mut self.effects.changes;
-        let index = *self.accounts.entry(to).or_insert_with(|| {
-            changes.push((user, Vec::new()));
-            changes.len() - 1
-        });
-        changes[index].1.push(Change { number, what, id, actor, version });
+        self.changes.push((user, Change { number, what, id, actor, version }));
     }
 }
 
@@ -133,13 +122,13 @@ struct Context {
     answers: HashSet<(u64, u64)>,
 }
 
-/// Returns what changes mean, which have these numbers. Reads the posts and comments that they are about,
-/// the accounts that texts mention, and whether follows are answers.
+/// Returns what changes mean, which have these numbers, in their order. Reads the posts and comments that they are
+/// about, the accounts that texts mention, and whether follows are answers.
 pub(crate) async fn effects(
     peers: &Peers,
     changes: &[common::Change],
     numbers: &[u64],
-) -> Result<Effects, Status> {
+) -> Result<Vec<AccountChange>, Status> {
     let context = read(peers, changes).await?;
     let mut collected = Collected::default();
     for (change, &number) in changes.iter().zip(numbers) {
@@ -148,7 +137,7 @@ pub(crate) async fn effects(
             add(&mut collected, &context, change, At { number, version });
         }
     }
-    Ok(collected.effects)
+    Ok(collected.changes)
 }
 
 async fn read(peers: &Peers, changes: &[common::Change]) -> Result<Context, Status> {
@@ -191,11 +180,13 @@ fn add(collected: &mut Collected, context: &Context, change: &common::Change, at
     let author = |id: u64| context.posts.get(&id).map(|text| text.author_id);
     match (change.kind(), change.ended) {
         (ChangeKind::Account, true) => {
-            collected.effects.deleted.extend(UserId::new(user_id));
+            // By nobody who has notices.
+            collected.add(user_id, What::Delete, user_id, u64::MAX, at);
         }
-        (ChangeKind::Follow, false) => {
+        (ChangeKind::Follow, ended) => {
             let is_mutual = context.answers.contains(&(user_id, target_id));
-            let what = What::Follow(Subject::follow(at.version, is_mutual));
+            let subject = Subject::follow(at.version, is_mutual);
+            let what = if ended { What::Unfollow(subject) } else { What::Follow(subject) };
             collected.add(target_id, what, user_id, user_id, at);
         }
         (ChangeKind::Like, ended) => {
@@ -219,7 +210,7 @@ fn add(collected: &mut Collected, context: &Context, change: &common::Change, at
         (ChangeKind::Post, false) if !change.imported => {
             if let Some((text, id)) = context.posts.get(&post_id).zip(PostId::new(post_id)) {
                 for mentioned in mentioned(context, text, post_id) {
-                    let what = What::Mention(Subject::Mention(id));
+                    let what = What::Mention(Subject::Mention(id), id);
                     collected.add(mentioned, what, post_id, text.author_id, at);
                 }
             }
@@ -293,12 +284,10 @@ mod tests {
         let mut collected = Collected::default();
         let at = At { number: 7, version: Stamp::new(9 << 12).unwrap() };
         add(&mut collected, &context(), &change, at);
-        let changes = collected.effects.changes.into_iter();
-        let each = |(user, changes): (UserId, Vec<Change>)| {
-            let to = user.get() >> 12;
-            changes.into_iter().map(move |c| (to, c.what, c.id, c.actor >> 12)).collect::<Vec<_>>()
+        let each = |(user, Change { what, id, actor, .. }): AccountChange| {
+            (user.get() >> 12, what, id, actor >> 12)
         };
-        changes.flat_map(each).collect()
+        collected.changes.into_iter().map(each).collect()
     }
 
     fn change(kind: ChangeKind, user_id: u64, target_id: u64) -> common::Change {
@@ -320,7 +309,8 @@ mod tests {
         follow(3, 1, false);
         follow(2, 1, true);
         let ended = common::Change { ended: true, ..change(ChangeKind::Follow, 3, 1) };
-        assert_eq!(of(ended), []);
+        let subject = Subject::Follows { day: 0, is_mutual: false };
+        assert_eq!(of(ended), [(1, What::Unfollow(subject), 3 << 12, 3)]);
     }
 
     #[test]
@@ -335,8 +325,8 @@ mod tests {
 
     #[test]
     fn a_mentioned_account_is_no_younger_than_the_text() {
-        let subject = Subject::Mention(PostId::new(40 << 12).unwrap());
-        let expected = [(2, What::Mention(subject), 40 << 12, 1)];
+        let id = PostId::new(40 << 12).unwrap();
+        let expected = [(2, What::Mention(Subject::Mention(id), id), 40 << 12, 1)];
         assert_eq!(of(post(ChangeKind::Post, 1, 40)), expected);
     }
 

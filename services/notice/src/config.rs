@@ -48,4 +48,7 @@ pub struct Config {
     /// Redis connection.
     #[command(flatten)]
     pub redis: keyspace::Config,
+    /// The database that has the notices.
+    #[command(flatten)]
+    pub database: microblog_record::Config,
 }

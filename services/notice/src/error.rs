@@ -2,12 +2,12 @@
 
 use microblog_chassis::status;
 use microblog_domain::{Invalid, TokenError};
-use microblog_keyspace as keyspace;
+use microblog_storage::{ReadError, WriteError, of_database};
 use tonic::Status;
 
 /// Why a call is rejected, or a job fails.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(crate) enum Error {
     /// Fields of the request are invalid.
     #[error("invalid request")]
     Invalid(Vec<Invalid>),
@@ -20,9 +20,15 @@ pub enum Error {
         #[source]
         error: TokenError,
     },
-    /// Redis failed.
-    #[error("redis failed")]
-    Store(#[from] keyspace::Error),
+    /// A change was not written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// A read failed.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The database failed.
+    #[error(transparent)]
+    Database(#[from] microblog_record::Error),
     /// A service failed whose change feed is followed. Only in a job.
     #[error("a service failed: {}", .0.message())]
     Peer(Status),
@@ -33,7 +39,9 @@ impl From<Error> for Status {
         match error {
             Error::Invalid(fields) => status::invalid(fields),
             Error::Token { field, error } => status::token(field, error),
-            Error::Store(store) => store.into(),
+            Error::Write(error) => error.into(),
+            Error::Read(error) => error.into(),
+            Error::Database(error) => of_database(&error),
             Error::Peer(_) => status::internal(),
         }
     }

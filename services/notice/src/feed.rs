@@ -1,39 +1,45 @@
 //! Follows the change feeds of services, and applies what their changes mean.
 //!
 //! What must hold:
-//!   * each change is applied at least once: the position is stored after the changes before it are
-//!     applied;
-//!   * changes of a service are applied in their order: one process follows its feed, under a claim;
-//!   * a change that is applied again has no effect: each account has the number of the last change of
-//!     the feed that was applied. So it does not matter if a claim passes on while its holder is still
-//!     at work.
+//!   * each change is applied once: the position in the feed is written in the transaction that applies the changes
+//!     before it;
+//!   * changes of a service are applied in their order: one process follows its feed, under a lease. One that has
+//!     lost the lease, and does not know it yet, finds another position than the one from which it has read, and
+//!     ends.
 //!
-//! A feed that does not continue the position, as after a recovery, is followed from its start. So is one
-//! without a position, as after a loss of Redis. Notices of what the feed does not have are missing.
+//! A feed that does not continue the position, as after a restore of its database, is followed from its start: what
+//! was applied before has no effect again. So is a feed without a position. Notices of what the feed does not have
+//! are missing.
 
 use std::time::{Duration, SystemTime};
 
 use futures::TryStreamExt as _;
 use microblog_chassis::status;
-use microblog_proto::common::{ChangeKind, ErrorReason, FeedPage, FeedQuery};
+use microblog_proto::common::{ErrorReason, FeedPage, FeedQuery};
+use microblog_storage::{Lease, Tables, Writer};
 use tokio::time::{Instant, sleep};
 use tonic::Status;
-use uuid::Uuid;
 
 use crate::{
-    acts::effects,
+    acts::{AccountChange, effects},
     error::Error,
+    group::Calls,
     metrics::Metrics,
     peers::Peers,
-    store::{Progress, Store},
+    source::{Progress, Source},
+    steps::{Call, Outcome},
+    tables::read_progress,
 };
 
-/// How long a claim lasts without being renewed, and when it is renewed.
-const CLAIM: Duration = Duration::from_secs(6);
+/// How often the lease is renewed.
 const RENEWAL: Duration = Duration::from_secs(2);
+const _: () = assert!(RENEWAL.as_secs() < Lease::DURATION.as_secs());
 
 /// How many changes are in memory with what they are about.
 const PART: usize = 500;
+
+/// The number of changes of notices at which a transaction is complete.
+const CHANGES_MAX: usize = 250;
 
 /// How often a feed that another process follows is tried.
 const RETRY: Duration = Duration::from_secs(1);
@@ -45,59 +51,39 @@ const FAILED_RETRY: Duration = Duration::from_secs(2);
 /// or is replaced.
 const STARTING: Duration = Duration::from_secs(30);
 
-/// A service whose change feed is followed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
-    User,
-    Relation,
-    Post,
-}
-
-impl Source {
-    pub(crate) const ALL: [Self; 3] = [Self::User, Self::Relation, Self::Post];
-
-    /// Returns the service's name.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::User => "user",
-            Self::Relation => "relation",
-            Self::Post => "post",
-        }
-    }
-
-    fn kinds(self) -> &'static [ChangeKind] {
-        match self {
-            Self::User => &[ChangeKind::Account],
-            Self::Relation => &[ChangeKind::Follow],
-            Self::Post => {
-                &[ChangeKind::Post, ChangeKind::Repost, ChangeKind::Comment, ChangeKind::Like]
-            }
-        }
-    }
-}
-
 /// Follows the change feed of a service, in turn with other processes.
 pub(crate) struct Follower {
-    pub(crate) source: Source,
-    pub(crate) store: Store,
-    pub(crate) peers: Peers,
-    pub(crate) metrics: Metrics,
+    source: Source,
+    tables: Tables,
+    writer: Writer<Calls>,
+    peers: Peers,
+    metrics: Metrics,
+    lease: Lease,
 }
 
 impl Follower {
+    /// Returns the follower of a feed.
+    pub(crate) fn new(source: Source, tables: Tables, writer: Writer<Calls>, peers: Peers) -> Self {
+        let lease = Lease::new(match source {
+            Source::User => "feed of user",
+            Source::Relation => "feed of relation",
+            Source::Post => "feed of post",
+        });
+        Self { source, tables, writer, peers, metrics: Metrics::new(), lease }
+    }
+
     /// Follows the feed. Never returns.
     pub(crate) async fn run(self) {
-        let holder = Uuid::new_v4().to_string();
         let mut outage = Outage::default();
         loop {
-            let Err(error) = self.follow(&holder, &mut outage).await else {
+            let Err(error) = self.follow(&mut outage).await else {
                 // Another process follows the feed, or tries to.
                 outage.forget();
                 sleep(RETRY).await;
                 continue;
             };
-            // If this fails, the claim ends by itself.
-            let _ = self.store.release_feed(self.source, &holder).await;
+            // If this fails, the lease ends by itself.
+            let _ = self.give_back().await;
             outage.log(self.source, &error);
             self.metrics.cannot_read(self.source);
             sleep(FAILED_RETRY).await;
@@ -105,96 +91,130 @@ impl Follower {
     }
 
     /// Follows the feed until an error, or until another process does.
-    async fn follow(&self, holder: &str, outage: &mut Outage) -> Result<(), Error> {
-        let Some(progress) = self.claim(holder).await? else { return Ok(()) };
-        self.metrics.claimed(self.source, progress.read_until);
-        // The claim is renewed beside the work.
+    async fn follow(&self, outage: &mut Outage) -> Result<(), Error> {
+        if !self.take().await? {
+            return Ok(());
+        }
+        let progress = read_progress(self.tables.database().await?, self.source).await?;
+        self.metrics.taken_over(self.source, progress.read_until_ms);
+        // The lease is renewed beside the work.
         tokio::select! {
-            ended = self.read(holder, progress, outage) => ended,
-            lost = self.renew(holder) => lost,
+            ended = self.read(progress, outage) => ended,
+            lost = self.renew() => lost,
         }
     }
 
-    async fn claim(&self, holder: &str) -> Result<Option<Progress>, Error> {
-        Ok(self.store.claim_feed(self.source, holder, CLAIM).await?)
+    async fn take(&self) -> Result<bool, Error> {
+        Ok(self.lease.take(self.tables.database().await?).await?)
     }
 
-    /// Renews the claim, until another process has it.
-    async fn renew(&self, holder: &str) -> Result<(), Error> {
+    async fn give_back(&self) -> Result<(), Error> {
+        Ok(self.lease.give_back(self.tables.database().await?).await?)
+    }
+
+    /// Renews the lease, until another process has it.
+    async fn renew(&self) -> Result<(), Error> {
         loop {
             sleep(RENEWAL).await;
-            if self.claim(holder).await?.is_none() {
+            if !self.take().await? {
                 return Ok(());
             }
         }
     }
 
-    async fn read(
-        &self,
-        holder: &str,
-        mut progress: Progress,
-        outage: &mut Outage,
-    ) -> Result<(), Error> {
-        if progress.generation == 0 {
-            let Some(begun) = self.anew(holder, 0).await? else { return Ok(()) };
-            progress = begun;
-        }
+    async fn read(&self, mut progress: Progress, outage: &mut Outage) -> Result<(), Error> {
+        let after = progress.position();
         let query = FeedQuery {
             kinds: self.source.kinds().iter().map(|&kind| kind.into()).collect(),
-            after: progress.position,
+            from_start: after.is_none(),
+            after,
             snapshot: false,
-            from_start: progress.position.is_none(),
         };
         let mut pages = self.peers.feed(self.source, query).await.map_err(Error::Peer)?;
         loop {
             let page = match pages.try_next().await {
                 Err(status) if is_expired(&status) => {
                     self.metrics.gap(self.source);
-                    self.anew(holder, progress.generation).await?;
+                    self.write(progress, Progress::default(), Vec::new()).await?;
                     return Err(Error::Peer(status));
                 }
                 page => page.map_err(Error::Peer)?,
             };
             let page = page.ok_or_else(|| Error::Peer(Status::unavailable("no page")))?;
-            self.apply(progress.generation, &page).await?;
-            progress.position = Some(page.position.ok_or_else(|| Error::Peer(no_position()))?);
-            let until = page.recorded_at.and_then(|at| SystemTime::try_from(at).ok());
-            let until = until.and_then(|until| until.duration_since(SystemTime::UNIX_EPOCH).ok());
-            progress.read_until =
-                until.map_or(progress.read_until, |until| until.as_millis() as u64);
-            if !self.store.advance_feed(self.source, holder, progress).await? {
-                return Ok(());
-            }
-            self.metrics.read(self.source, progress.read_until);
+            let Some(next) = self.apply(progress, &page).await? else { return Ok(()) };
+            progress = next;
+            self.metrics.read(self.source, progress.read_until_ms);
             outage.end(self.source);
         }
     }
 
-    /// Begins the generation after another one, at the start of the feed. Returns `None` if another
-    /// process follows the feed: what is applied in a generation that only this process knows would
-    /// hide the changes that the other one applies.
-    async fn anew(&self, holder: &str, previous: u64) -> Result<Option<Progress>, Error> {
-        // The time, so that it is later than one that Redis has lost.
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let generation = (previous + 1).max(now.as_millis() as u64);
-        let progress = Progress { position: None, generation, read_until: 0 };
-        let is_ours = self.store.advance_feed(self.source, holder, progress).await?;
-        Ok(is_ours.then_some(progress))
-    }
-
-    /// Applies what the changes of a page mean, some of them at once.
-    async fn apply(&self, generation: u64, page: &FeedPage) -> Result<(), Error> {
-        let parts = page.changes.chunks(PART).zip(page.numbers.chunks(PART));
-        for (changes, numbers) in parts {
-            let effects = effects(&self.peers, changes, numbers).await.map_err(Error::Peer)?;
-            self.store.apply(self.source, generation, &effects.changes).await?;
-            self.metrics.applied(&effects.changes);
-            for user in effects.deleted {
-                self.store.erase(user).await?;
+    /// Applies what the changes of a page mean, some of them at once. Returns how far the feed is applied then;
+    /// `None` if another process follows it.
+    async fn apply(
+        &self,
+        mut progress: Progress,
+        page: &FeedPage,
+    ) -> Result<Option<Progress>, Error> {
+        let end = end_of(page, progress)?;
+        // Some may have been applied before another process took over.
+        let is_applied = |number: &&u64| **number <= progress.applied;
+        let first = page.numbers.iter().take_while(is_applied).count().min(page.changes.len());
+        let (changes, numbers) = (&page.changes[first..], &page.numbers[first..]);
+        let mut rest: Vec<AccountChange> = Vec::new();
+        for (changes, numbers) in changes.chunks(PART).zip(numbers.chunks(PART)) {
+            rest.extend(effects(&self.peers, changes, numbers).await.map_err(Error::Peer)?);
+            while let Some((applied, part)) = cut(&mut rest) {
+                let next = Progress { applied, ..progress };
+                if !self.write(progress, next, part).await? {
+                    return Ok(None);
+                }
+                progress = next;
             }
         }
-        Ok(())
+        let end = Progress { applied: progress.applied.max(end.applied), ..end };
+        Ok(self.write(progress, end, rest).await?.then_some(end))
     }
+
+    /// Writes changes, and how far the feed is applied. Returns whether this process still follows it.
+    async fn write(
+        &self,
+        from: Progress,
+        to: Progress,
+        changes: Vec<AccountChange>,
+    ) -> Result<bool, Error> {
+        let applied = changes.clone();
+        let call = Call::Apply { source: self.source, from, to, changes };
+        let is_ours = self.writer.write(call).await? == Outcome::Done;
+        if is_ours {
+            self.metrics.applied(&applied);
+        }
+        Ok(is_ours)
+    }
+}
+
+/// Returns how far a feed is applied once a page is.
+fn end_of(page: &FeedPage, progress: Progress) -> Result<Progress, Error> {
+    let position = page.position.ok_or_else(|| Error::Peer(no_position()))?;
+    let until = page.recorded_at.and_then(|at| SystemTime::try_from(at).ok());
+    let until = until.and_then(|until| until.duration_since(SystemTime::UNIX_EPOCH).ok());
+    Ok(Progress {
+        sequence: position.sequence,
+        token: position.token,
+        applied: page.numbers.last().copied().unwrap_or_default(),
+        read_until_ms: until.map_or(progress.read_until_ms, |until| until.as_millis() as u64),
+    })
+}
+
+/// Takes the first changes of more than a transaction has, none of a number without the others of it. Returns
+/// the last number, too.
+fn cut(changes: &mut Vec<AccountChange>) -> Option<(u64, Vec<AccountChange>)> {
+    if changes.len() <= CHANGES_MAX {
+        return None;
+    }
+    let (_, last) = changes[CHANGES_MAX - 1];
+    let count = changes.partition_point(|(_, change)| change.number <= last.number);
+    let rest = changes.split_off(count);
+    Some((last.number, std::mem::replace(changes, rest)))
 }
 
 /// The time in which a feed is not followed.
@@ -249,39 +269,10 @@ fn no_position() -> Status {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
-    use microblog_chassis::Peer;
-    use microblog_testkit::{PATIENCE, Store as Redis, Topology, eventually};
+    use microblog_domain::{Stamp, UserId};
 
     use super::*;
-    use crate::config::Config;
-
-    /// Returns a follower of a feed that it cannot read.
-    fn follower(redis: &Redis) -> Follower {
-        let url = redis.url("notice");
-        let config = Config::parse_from(["notice", "--redis-url", &url, "--threads", "1"]);
-        // Nothing listens there: to read the feed is an error.
-        let peer = Peer::remote("http://127.0.0.1:1", &config.chassis).unwrap();
-        let peers = Peers { user: peer.clone(), relation: peer.clone(), post: peer };
-        let store = Store::open(&config.redis).unwrap();
-        Follower { source: Source::Post, store, peers, metrics: Metrics::new() }
-    }
-
-    #[tokio::test]
-    async fn a_process_that_cannot_read_a_feed_leaves_it_to_another_one() {
-        let redis = Redis::start(Topology::Single).await;
-        let other = follower(&redis);
-        let failing = tokio::spawn(follower(&redis).run());
-        eventually("it claims the feed", PATIENCE, async || {
-            other.store.feed_holder(Source::Post).await.unwrap().is_some()
-        })
-        .await;
-        eventually("the other one claims it", PATIENCE, async || {
-            other.claim("other").await.unwrap().is_some()
-        })
-        .await;
-        failing.abort();
-    }
+    use crate::acts::{Change, What};
 
     #[test]
     fn an_outage_is_a_fault_when_it_lasts() {
@@ -289,7 +280,7 @@ mod tests {
         let mut outage = Outage::default();
         outage.log(Source::Post, &error("it starts"));
         assert_eq!(outage.logged, None);
-        // Another process had the claim meanwhile.
+        // Another process had the lease meanwhile.
         outage.forget();
         outage.since = outage.since.and_then(|since| since.checked_sub(STARTING));
         for text in ["it is down", "and refuses"] {
@@ -303,14 +294,24 @@ mod tests {
         assert_eq!(outage.logged, None, "it is another outage");
     }
 
-    #[tokio::test]
-    async fn a_process_that_has_lost_its_claim_begins_no_generation() {
-        let redis = Redis::start(Topology::Single).await;
-        let follower = follower(&redis);
-        // Another process has claimed the feed during a pause of this one.
-        let progress = follower.claim("another").await.unwrap().unwrap();
-        let ended = follower.read("paused", progress, &mut Outage::default()).await;
-        assert!(ended.is_ok(), "{ended:?}");
-        assert_eq!(follower.claim("another").await.unwrap().unwrap().generation, 0);
+    #[test]
+    fn a_transaction_has_all_changes_of_a_number() {
+        let change = |number| {
+            let version = Stamp::new(number).unwrap();
+            let change = Change { number, what: What::Delete, id: 4, actor: 4, version };
+            (UserId::new(4).unwrap(), change)
+        };
+        let numbers = |changes: &[AccountChange]| {
+            changes.iter().map(|(_, change)| change.number).collect::<Vec<_>>()
+        };
+        let max = CHANGES_MAX as u64;
+        let mut changes: Vec<_> = (1..=max).map(change).collect();
+        assert_eq!(cut(&mut changes), None);
+        // The number at the end has three changes.
+        changes.extend([max, max, max + 1].map(change));
+        let (last, part) = cut(&mut changes).unwrap();
+        assert_eq!((last, part.len()), (max, CHANGES_MAX + 2));
+        assert!(numbers(&part).is_sorted());
+        assert_eq!(numbers(&changes), [max + 1]);
     }
 }

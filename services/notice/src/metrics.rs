@@ -8,7 +8,6 @@ use std::{
     time::SystemTime,
 };
 
-use microblog_domain::UserId;
 use microblog_proto::notice::NoticeKind;
 use opentelemetry::{
     KeyValue, global,
@@ -16,9 +15,9 @@ use opentelemetry::{
 };
 
 use crate::{
-    acts::{Change, What},
-    feed::Source,
+    acts::{AccountChange, What},
     notice::KINDS,
+    source::Source,
 };
 
 /// The instruments.
@@ -51,7 +50,7 @@ impl Metrics {
             .with_unit("{act}")
             .with_description("Acts applied to notices, by kind")
             .build();
-        for (kind, _) in KINDS {
+        for kind in KINDS {
             acts.add(0, &[KeyValue::new("kind", name(kind))]);
         }
         Self {
@@ -68,9 +67,9 @@ impl Metrics {
     }
 
     /// Counts the acts among changes.
-    pub(crate) fn applied(&self, changes: &[(UserId, Vec<Change>)]) {
-        for change in changes.iter().flat_map(|(_, changes)| changes) {
-            if let What::Begin(subject) | What::Follow(subject) | What::Mention(subject) =
+    pub(crate) fn applied(&self, changes: &[AccountChange]) {
+        for (_, change) in changes {
+            if let What::Begin(subject) | What::Follow(subject) | What::Mention(subject, _) =
                 change.what
             {
                 self.acts.add(1, &[KeyValue::new("kind", name(subject.kind()))]);
@@ -87,7 +86,7 @@ impl Metrics {
     }
 
     /// Records until when a feed was read by the processes before, likewise.
-    pub(crate) fn claimed(&self, source: Source, until: u64) {
+    pub(crate) fn taken_over(&self, source: Source, until: u64) {
         if !self.is_exported[source as usize].load(Ordering::Relaxed) {
             self.read(source, until);
         }
@@ -96,7 +95,7 @@ impl Metrics {
     /// Records that a feed cannot be read. If nobody has read it, that is since now: otherwise nothing
     /// would tell how late it is.
     pub(crate) fn cannot_read(&self, source: Source) {
-        self.claimed(source, now());
+        self.taken_over(source, now());
     }
 
     /// Counts a gap in a feed.

@@ -23,7 +23,7 @@ use tonic::{Response, Status, Streaming};
 
 use crate::{
     acts::{Comment, Text},
-    feed::Source,
+    source::Source,
 };
 
 /// How many calls of a kind run at once.

@@ -4,11 +4,14 @@ use futures::{StreamExt as _, TryStreamExt as _, stream::BoxStream};
 use microblog_chassis::{self as chassis, status};
 use microblog_domain::{Invalid, UserId};
 use microblog_proto::notice::{self as pb, notice_service_server::NoticeService};
+use microblog_storage::Tables;
 use tonic::{Request, Response, Status};
 
 use crate::{
     error::Error,
-    store::Store,
+    lists::Notices,
+    notice::KINDS,
+    verify,
     watch::{self, Update},
     wire::{self, List, Mentions},
 };
@@ -17,7 +20,8 @@ type RpcResult<T> = Result<Response<T>, Status>;
 
 /// The handlers of `NoticeService`.
 pub(crate) struct Rpc {
-    pub(crate) store: Store,
+    pub(crate) notices: Notices,
+    pub(crate) tables: Tables,
 }
 
 impl Rpc {
@@ -26,7 +30,7 @@ impl Rpc {
         request: &pb::ListNoticesRequest,
     ) -> Result<pb::ListNoticesResponse, Error> {
         let list = List::parse(request)?;
-        let found = self.store.list(list.user, &list.query).await?;
+        let found = self.notices.list(list.user, &list.query).await?;
         Ok(list.response(found))
     }
 
@@ -35,7 +39,7 @@ impl Rpc {
         request: &pb::ListMentionsRequest,
     ) -> Result<pb::ListMentionsResponse, Error> {
         let list = Mentions::parse(request)?;
-        let found = self.store.mentions(list.user, list.below, list.count).await?;
+        let found = self.notices.mentions(list.user, list.below, list.count).await?;
         Ok(list.response(found))
     }
 }
@@ -69,10 +73,21 @@ impl NoticeService for Rpc {
         let Some((kinds, position)) = wire::seen(user, "token", &token)? else {
             return Err(status::invalid([Invalid::new("token", "is required")]));
         };
-        let store = self.store.clone();
-        let work = async move { Ok(store.mark_seen(user, &kinds, position).await?) };
+        let notices = self.notices.clone();
+        let work = async move { Ok(notices.mark_seen(user, kinds, position).await?) };
         chassis::mutate(work).await?;
         Ok(Response::new(pb::MarkSeenResponse {}))
+    }
+
+    type VerifyStream = BoxStream<'static, Result<pb::VerifyResponse, Status>>;
+
+    async fn verify(&self, request: Request<pb::VerifyRequest>) -> RpcResult<Self::VerifyStream> {
+        let user = match request.into_inner().user_id {
+            0 => None,
+            id => Some(user(id)?),
+        };
+        let reports = verify::reports(self.notices.clone(), self.tables.clone(), user);
+        Ok(Response::new(reports.map_ok(wire::report).map_err(Status::from).boxed()))
     }
 
     type WatchNoticesStream = BoxStream<'static, Result<pb::WatchNoticesResponse, Status>>;
@@ -85,9 +100,9 @@ impl NoticeService for Rpc {
         let user = user(user_id)?;
         let since = wire::since(user, &since_token)?;
         chassis::context::watch()?;
-        let updates = watch::watch(self.store.clone(), user, since);
+        let updates = watch::watch(self.notices.clone(), user, since);
         let message = move |update: Update| pb::WatchNoticesResponse {
-            since_token: wire::seen_token(user, &wire::all_kinds(), update.token),
+            since_token: wire::seen_token(user, &KINDS, update.token),
             notices: update.notices.iter().map(|one| wire::encode(one, update.since)).collect(),
         };
         Ok(Response::new(updates.map_ok(message).map_err(Status::from).boxed()))

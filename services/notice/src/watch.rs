@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use futures::{Stream, stream};
 use microblog_domain::{PageSize, UserId};
+use microblog_storage::ReadError;
 use tokio::time::sleep;
 
 use crate::{
-    error::Error,
-    notice::Notice,
-    store::{Query, Store},
-    wire::all_kinds,
+    lists::{Notices, Query},
+    notice::{KINDS, Notice},
 };
 
 /// The poll interval: a notice shows within a second of its arrival.
@@ -28,7 +27,7 @@ pub(crate) struct Update {
 
 /// A watch of an account's notices.
 struct Watch {
-    store: Store,
+    list: Notices,
     user: UserId,
     /// The position up to which all notices were sent.
     since: u64,
@@ -39,15 +38,15 @@ struct Watch {
 
 /// Streams the new notices of an account: the first ones at once, even if there are none.
 pub(crate) fn watch(
-    store: Store,
+    list: Notices,
     user: UserId,
     since: Option<u64>,
-) -> impl Stream<Item = Result<Update, Error>> + Send {
+) -> impl Stream<Item = Result<Update, ReadError>> + Send {
     stream::try_unfold(None, move |watch| {
-        let store = store.clone();
+        let list = list.clone();
         async move {
             let (update, watch) = match watch {
-                None => first(store, user, since).await?,
+                None => first(list, user, since).await?,
                 Some(watch) => next(watch).await?,
             };
             Ok(Some((update, Some(watch))))
@@ -55,33 +54,46 @@ pub(crate) fn watch(
     })
 }
 
-async fn first(store: Store, user: UserId, since: Option<u64>) -> Result<(Update, Watch), Error> {
+async fn first(
+    list: Notices,
+    user: UserId,
+    since: Option<u64>,
+) -> Result<(Update, Watch), ReadError> {
     let Some(since) = since else {
-        let top = store.top(user).await?;
+        let top = list.top(user).await?;
         let update = Update { notices: Vec::new(), since: top, token: top };
-        return Ok((update, Watch { store, user, since: top, rest: None }));
+        return Ok((update, Watch { list, user, since: top, rest: None }));
     };
-    read(Watch { store, user, since, rest: None }).await
+    read(Watch { list, user, since, rest: None }).await
 }
 
-async fn next(watch: Watch) -> Result<(Update, Watch), Error> {
-    // None are left after the account's end, or after Redis lost data.
-    while watch.rest.is_none() && watch.store.top(watch.user).await? <= watch.since {
+async fn next(watch: Watch) -> Result<(Update, Watch), ReadError> {
+    while watch.rest.is_none() && !watch.has_new().await? {
         sleep(POLL_PERIOD).await;
     }
     read(watch).await
 }
 
+impl Watch {
+    async fn has_new(&self) -> Result<bool, ReadError> {
+        match self.list.top(self.user).await {
+            // Without a cache, many streams wait for the database: each is a little later.
+            Err(ReadError::Overloaded) => Ok(false),
+            top => Ok(top? > self.since),
+        }
+    }
+}
+
 /// Reads a page of the new notices.
-async fn read(mut watch: Watch) -> Result<(Update, Watch), Error> {
+async fn read(mut watch: Watch) -> Result<(Update, Watch), ReadError> {
     let query = Query {
-        kinds: all_kinds(),
+        kinds: KINDS.into(),
         below: watch.rest.map(|(_, below)| below),
         above: watch.since,
         count: PageSize::MAX,
         unseen: false,
     };
-    let found = watch.store.list(watch.user, &query).await?;
+    let found = watch.list.list(watch.user, &query).await?;
     let top = watch.rest.map_or(found.top, |(top, _)| top);
     watch.rest = found.next.map(|below| (top, below));
     let since = watch.since;

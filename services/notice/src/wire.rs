@@ -7,8 +7,9 @@ use microblog_proto::notice::{self as pb, NoticeKind};
 
 use crate::{
     error::Error,
+    lists::{Found, Query},
     notice::{Act, KINDS, Notice},
-    store::{Notices, Query},
+    verify::Report,
 };
 
 /// A request for a page of notices.
@@ -34,17 +35,14 @@ impl List {
     }
 
     /// Encodes a page.
-    pub(crate) fn response(&self, found: Notices) -> pb::ListNoticesResponse {
+    pub(crate) fn response(&self, found: Found) -> pb::ListNoticesResponse {
         let next = found.next.map(|below| self.scope.token([below]));
         let seen_token = if self.is_first {
             seen_token(self.user, &self.query.kinds, found.top)
         } else {
             String::new()
         };
-        let seen = |kind| {
-            found.seen.iter().find(|(other, _)| *other == kind).map_or(0, |&(_, position)| position)
-        };
-        let encoded = |notice: &Notice| encode(notice, seen(notice.subject.kind()));
+        let encoded = |notice: &Notice| encode(notice, found.seen.of(notice.subject.kind()));
         pb::ListNoticesResponse {
             notices: found.notices.iter().map(encoded).collect(),
             next_page_token: next.unwrap_or_default(),
@@ -102,7 +100,7 @@ pub(crate) fn seen(
     let numbers = token(field, seen_scope(user).read(text))?;
     let of_mask = |mask: u64| {
         let is_in = |kind: &NoticeKind| mask & bit(*kind) != 0;
-        KINDS.into_iter().map(|(kind, _)| kind).filter(is_in).collect()
+        KINDS.into_iter().filter(is_in).collect()
     };
     Ok(numbers.map(|[mask, position]: [u64; 2]| (of_mask(mask), position)))
 }
@@ -114,6 +112,15 @@ pub(crate) fn seen_token(user: UserId, kinds: &[NoticeKind], position: u64) -> S
 
 fn seen_scope(user: UserId) -> Scope {
     Scope::new("MarkSeen").with(user.get())
+}
+
+/// Encodes the report of a check.
+pub(crate) fn report(Report { accounts, notices, violations }: Report) -> pb::VerifyResponse {
+    pb::VerifyResponse {
+        accounts_checked: accounts,
+        notices_checked: notices,
+        violations: violations.into_vec(),
+    }
 }
 
 /// Encodes a notice, of which acts above a position are new.
@@ -133,23 +140,18 @@ pub(crate) fn encode(notice: &Notice, seen: u64) -> pb::Notice {
     }
 }
 
-/// Returns all kinds.
-pub(crate) fn all_kinds() -> Vec<NoticeKind> {
-    KINDS.into_iter().map(|(kind, _)| kind).collect()
-}
-
 /// Decodes the field `kinds`: empty for all.
 fn kinds(numbers: &[i32]) -> Result<Vec<NoticeKind>, Invalid> {
     if numbers.len() > KINDS.len() {
         let problem = format!("must have at most {} items, has {}", KINDS.len(), numbers.len());
         return Err(Invalid::new("kinds", problem));
     }
-    let is_unknown = |number: &i32| KINDS.iter().all(|(kind, _)| i32::from(*kind) != *number);
+    let is_unknown = |number: &i32| KINDS.iter().all(|kind| i32::from(*kind) != *number);
     if let Some(index) = numbers.iter().position(is_unknown) {
         return Err(Invalid::new(format!("kinds[{index}]"), "is not a kind of notices"));
     }
     let is_asked = |kind: &NoticeKind| numbers.is_empty() || numbers.contains(&i32::from(*kind));
-    Ok(all_kinds().into_iter().filter(is_asked).collect())
+    Ok(KINDS.into_iter().filter(is_asked).collect())
 }
 
 fn mask(kinds: &[NoticeKind]) -> u64 {

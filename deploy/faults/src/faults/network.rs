@@ -105,7 +105,8 @@ async fn impaired(
             trial.load.done(call, MEANWHILE, since).await;
             Some(format!("{} {what} meanwhile", trial.load.shared.log.done(call, since)))
         }
-        (Some("notice"), "redis") => Some(waiting::notices(trial, "post").await),
+        // The database has the notices.
+        (Some("notice"), "redis") => Some(waiting::applied(trial).await),
         (Some("notice"), service) => Some(waiting::notices(trial, service).await),
         _ if passage == Passage::Delayed => None,
         _ => {

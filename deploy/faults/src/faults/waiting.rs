@@ -36,12 +36,21 @@ pub(super) async fn jobs(trial: &Trial) -> String {
 
 /// Waits until changes of a service wait for the notice service: its position in their feed stays.
 pub(super) async fn notices(trial: &Trial, service: &str) -> String {
-    let read = async |connection: &mut MultiplexedConnection, feed: &str| {
-        cmd("HMGET").arg(feed).arg("sequence").query_async(connection).await
-    };
-    let feed = format!("note:*:feed:{service}");
-    staying("positions in feeds", async || entries(trial, &feed, &read).await).await;
+    staying("positions in feeds", async || [position(trial, service)].into()).await;
     format!("changes of {service} that wait")
+}
+
+/// Waits until the notice service applies changes of post.
+pub(super) async fn applied(trial: &Trial) -> String {
+    let before = position(trial, "post");
+    eventually("changes are applied", PATIENCE, async || position(trial, "post") != before).await;
+    "changes that were applied meanwhile".to_owned()
+}
+
+/// Returns the position of the notice service in the feed of a service.
+fn position(trial: &Trial, service: &str) -> String {
+    let sql = format!("SELECT sequence FROM notice.positions WHERE feed = '{service}'");
+    trial.system.database.server().map(|server| server.sql(&sql)).unwrap_or_default()
 }
 
 /// Waits until some of what is read stays for a while. Returns how much.

@@ -61,6 +61,7 @@ impl System {
             ("MICROBLOG_RELATION_URL", &urls.relation),
             ("MICROBLOG_POST_URL", &urls.post),
             ("MICROBLOG_TIMELINE_URL", &urls.timeline),
+            ("MICROBLOG_NOTICE_URL", &urls.notice),
         ] {
             command.env(name, url);
         }

@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::{Equipment, Proxy, Setup, files::Copy};
 
 /// The services with a database.
-pub(super) const SERVICES: [&str; 3] = ["user", "relation", "post"];
+pub(super) const SERVICES: [&str; 4] = ["user", "relation", "post", "notice"];
 
 const PASSWORD: &str = "secret";
 

@@ -15,8 +15,8 @@ use crate::{
 };
 
 /// The services with a database, and a table of each.
-pub(crate) const TABLES: [(&str, &str); 3] =
-    [("user", "accounts"), ("relation", "follows"), ("post", "posts")];
+pub(crate) const TABLES: [(&str, &str); 4] =
+    [("user", "accounts"), ("relation", "follows"), ("post", "posts"), ("notice", "notices")];
 
 /// Adds an account, a follow and posts, and waits until the delivery of posts within Redis is complete. Their
 /// database may receive them later.

@@ -154,7 +154,7 @@ impl Launcher {
 
     /// Returns the flags with the URLs of the services.
     pub(crate) fn service_urls(&self) -> Vec<String> {
-        let names = ["user", "relation", "post", "timeline"];
+        let names = ["user", "relation", "post", "timeline", "notice"];
         let url = |(name, server)| format!("--{name}-url={}", self.url(server));
         names.iter().zip(1..).map(url).collect()
     }

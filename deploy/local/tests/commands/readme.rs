@@ -45,7 +45,9 @@ fn run_in_shell(launcher: &Launcher, commands: &str) -> String {
         .replace("http://127.0.0.1:50050", &launcher.url(0));
     let mut shell = Command::new("sh");
     shell.args(["-e", "-c", &script]).current_dir(directory.path());
-    for (name, server) in ["GATEWAY", "USER", "RELATION", "POST", "TIMELINE"].iter().zip(0..) {
+    for (name, server) in
+        ["GATEWAY", "USER", "RELATION", "POST", "TIMELINE", "NOTICE"].iter().zip(0..)
+    {
         shell.env(format!("MICROBLOG_{name}_URL"), launcher.url(server));
     }
     let [stdout, stderr] = ["stdout", "stderr"].map(|name| directory.path().join(name));

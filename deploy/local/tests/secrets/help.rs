@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 use crate::{canaries::Canaries, outputs::Outputs, server::program};
 
 /// All environment variables with secrets.
-const SECRET: [&str; 13] = [
+const SECRET: [&str; 14] = [
     "MICROBLOG_REDIS_URL",
     "MICROBLOG_USER_REDIS_URL",
     "MICROBLOG_RELATION_REDIS_URL",
@@ -16,6 +16,7 @@ const SECRET: [&str; 13] = [
     "MICROBLOG_USER_DATABASE_URL",
     "MICROBLOG_RELATION_DATABASE_URL",
     "MICROBLOG_POST_DATABASE_URL",
+    "MICROBLOG_NOTICE_DATABASE_URL",
     "MICROBLOG_IMPORT_PASSWORD",
     "OTEL_EXPORTER_OTLP_ENDPOINT",
     "OTEL_EXPORTER_OTLP_HEADERS",

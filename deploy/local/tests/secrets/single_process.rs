@@ -39,6 +39,7 @@ async fn the_launcher_does_not_print_secrets() {
         .env("MICROBLOG_USER_DATABASE_URL", databases.url("user", &database_password))
         .env("MICROBLOG_RELATION_DATABASE_URL", databases.url("relation", &database_password))
         .env("MICROBLOG_POST_DATABASE_URL", databases.url("post", &database_password))
+        .env("MICROBLOG_NOTICE_DATABASE_URL", databases.url("notice", &database_password))
         .env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://s:{collector_password}@{collector_at}"))
         .env("OTEL_EXPORTER_OTLP_HEADERS", format!("{KEY_HEADER}={key}"))
         .env("OTEL_SERVICE_NAME", &public)

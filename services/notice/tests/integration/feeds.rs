@@ -1,116 +1,108 @@
 //! How change feeds are followed.
 
+use futures::{StreamExt as _, stream};
 use microblog_proto::notice::NoticeKind;
 use microblog_testkit::{Topology, eventually};
 
-use crate::support::{FEEDS, PATIENCE, System, id};
+use crate::support::{PATIENCE, System, id};
+
+const HOLDERS: &str = "SELECT holder FROM leases WHERE name LIKE 'feed of %' ORDER BY name";
 
 #[tokio::test]
 async fn one_process_follows_a_feed_and_another_takes_over() {
-    let mut system = System::start(Topology::Single).await;
+    let mut system = System::start(Topology::Cluster).await;
     let [ann, bob] = [1, 2].map(id);
-    let holder = async |system: &System| -> Vec<String> {
-        system.command(&["HMGET", FEEDS[2], "holder"]).await
-    };
-    let first = holder(&system).await;
+    let first = system.numbers(HOLDERS).await;
+    assert_eq!(first.len(), 3);
     system.restart().await;
     let post = system.publish(ann, "post").await;
     system.like(bob, post).await;
     system.has(ann, &[(NoticeKind::Like, vec![bob], 0, post, 0)]).await;
-    assert_ne!(holder(&system).await, first);
-    let read_until: Vec<u64> = system.command(&["HMGET", FEEDS[2], "read_until"]).await;
-    assert!(read_until[0] > 0, "it tells how late a feed is that cannot be read any more");
+    eventually("the other one follows all feeds", PATIENCE, async || {
+        let now = system.numbers(HOLDERS).await;
+        now.len() == 3 && now.iter().zip(&first).all(|(now, before)| now != before)
+    })
+    .await;
 }
 
 #[tokio::test]
-async fn a_feed_has_one_follower_until_its_claim_ends() {
-    let mut system = System::start(Topology::Single).await;
+async fn a_feed_has_one_follower_until_its_lease_ends() {
+    let mut system = System::start(Topology::Cluster).await;
     let [ann, bob] = [1, 2].map(id);
-    let holders = async |system: &System| {
-        let mut holders = Vec::new();
-        for key in FEEDS {
-            let fields: Vec<Option<String>> = system.command(&["HMGET", key, "holder"]).await;
-            holders.extend(fields);
-        }
-        holders
-    };
-    let first = holders(&system).await;
-    let other = system.replica().await;
+    let first = system.numbers(HOLDERS).await;
+    let (client, other) = system.replica().await;
     let post = system.publish(ann, "post").await;
     system.like(bob, post).await;
     system.has(ann, &[(NoticeKind::Like, vec![bob], 0, post, 0)]).await;
-    assert_eq!(holders(&system).await, first);
+    assert_eq!(system.numbers(HOLDERS).await, first);
     // The first one ends without a word.
     let comment = system.comment(bob, post, 0, "hi").await;
     system.abort().await;
-    eventually("the other one follows all feeds", PATIENCE, async || {
-        holders(&system).await.iter().zip(&first).all(|(now, before)| now != before)
-    })
-    .await;
-    other.abort();
-    system.release_claims().await;
-    system.restart().await;
+    system.client = client;
     let both = [
         (NoticeKind::Comment, vec![bob], 0, post, comment),
         (NoticeKind::Like, vec![bob], 0, post, 0),
     ];
     system.has(ann, &both).await;
+    eventually("the other one follows all feeds", PATIENCE, async || {
+        let now = system.numbers(HOLDERS).await;
+        now.len() == 3 && now.iter().zip(&first).all(|(now, before)| now != before)
+    })
+    .await;
+    other.abort();
+}
+
+/// A file has one process, so nothing keeps services in one process apart but the position.
+#[tokio::test]
+async fn followers_side_by_side_apply_each_change_once() {
+    const LIKES: u64 = 300;
+    let system = System::start(Topology::Single).await;
+    let ann = id(1);
+    let post = system.publish(ann, "post").await;
+    let others = [system.replica().await, system.replica().await];
+    let likes = stream::iter(0..LIKES);
+    likes.for_each_concurrent(8, |n| system.like(id(10 + n), post)).await;
+    system.settle(&[ann]).await;
+    let [notice] = &system.notices(ann).await[..] else { panic!("one notice") };
+    // Those that were removed for newer ones would be counted again.
+    assert_eq!((notice.acts.len() as u64, notice.earlier), (20, LIKES - 20));
+    others.iter().for_each(|(_, other)| other.abort());
 }
 
 #[tokio::test]
 async fn a_damaged_notice_is_replaced() {
-    let system = System::start(Topology::Single).await;
-    let [ann, bob] = [1, 2].map(id);
-    let post = system.publish(ann, "post").await;
-    system.like(bob, post).await;
-    system.has(ann, &[(NoticeKind::Like, vec![bob], 0, post, 0)]).await;
-    let key = format!("note:{{{}}}:notices:{ann}", (ann >> 2) % 1024);
-    let name = format!("l{post}");
-    let _: u64 = system.command(&["HSET", &key, &name, "damaged"]).await;
-    assert!(system.notices(ann).await.is_empty());
-    system.like(id(3), post).await;
-    system.has(ann, &[(NoticeKind::Like, vec![id(3)], 0, post, 0)]).await;
+    for topology in [Topology::Single, Topology::Cluster] {
+        let system = System::start(topology).await;
+        let [ann, bob] = [1, 2].map(id);
+        let post = system.publish(ann, "post").await;
+        system.like(bob, post).await;
+        system.has(ann, &[(NoticeKind::Like, vec![bob], 0, post, 0)]).await;
+        let damage = format!("UPDATE notices SET acts = 'damaged' WHERE account = {ann}");
+        system.execute(&damage).await;
+        system.flush().await;
+        assert!(system.notices(ann).await.is_empty());
+        system.like(id(3), post).await;
+        system.has(ann, &[(NoticeKind::Like, vec![id(3)], 0, post, 0)]).await;
+    }
 }
 
 #[tokio::test]
 async fn a_position_that_has_ended_continues_at_the_start() {
-    let mut system = System::start(Topology::Single).await;
-    let [ann, bob] = [1, 2].map(id);
-    let post = system.publish(ann, "post").await;
-    system.settle(&[ann]).await;
-    system.stop().await;
-    // As after a restore of an older database.
-    let _: u64 = system.command(&["HSET", FEEDS[2], "token", "7"]).await;
-    system.like(bob, post).await;
-    system.restart().await;
-    system.has(ann, &[(NoticeKind::Like, vec![bob], 0, post, 0)]).await;
-    let comment = system.comment(bob, post, 0, "later").await;
-    let both = [
-        (NoticeKind::Comment, vec![bob], 0, post, comment),
-        (NoticeKind::Like, vec![bob], 0, post, 0),
-    ];
-    system.has(ann, &both).await;
-}
-
-#[tokio::test]
-async fn notices_are_made_again_after_redis_has_lost_them() {
-    let mut system = System::start(Topology::Single).await;
-    let [ann, bob, cleo] = [1, 2, 3].map(id);
-    let post = system.publish(ann, "post").await;
-    system.like(bob, post).await;
-    system.follow(cleo, ann).await;
-    system.settle(&[ann, cleo]).await;
-    let mut before = system.shown(ann).await;
-    assert_eq!(before.len(), 2);
-    system.stop().await;
-    let mut admin = system.redis.nodes()[0].admin().await;
-    let _: () = microblog_keyspace::redis::cmd("FLUSHALL").query_async(&mut admin).await.unwrap();
-    system.restart().await;
-    before.sort_unstable_by_key(|notice| notice.0 as i32);
-    eventually("the notices are there again", PATIENCE, async || {
-        let mut after = system.shown(ann).await;
-        after.sort_unstable_by_key(|notice| notice.0 as i32);
-        after == before
-    })
-    .await;
+    for topology in [Topology::Single, Topology::Cluster] {
+        let mut system = System::start(topology).await;
+        let [ann, bob] = [1, 2].map(id);
+        let post = system.publish(ann, "post").await;
+        system.like(id(3), post).await;
+        system.settle(&[ann]).await;
+        system.stop().await;
+        // As after a restore of an older database.
+        system.execute("UPDATE positions SET token = 7 WHERE feed = 'post'").await;
+        system.like(bob, post).await;
+        system.restart().await;
+        // What was applied before is not applied again.
+        let likes = (NoticeKind::Like, vec![bob, id(3)], 0, post, 0);
+        system.has(ann, std::slice::from_ref(&likes)).await;
+        let comment = system.comment(bob, post, 0, "later").await;
+        system.has(ann, &[(NoticeKind::Comment, vec![bob], 0, post, comment), likes]).await;
+    }
 }

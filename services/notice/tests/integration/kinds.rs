@@ -1,9 +1,9 @@
 //! Which changes make which notices.
 
 use microblog_proto::{notice::NoticeKind, user};
-use microblog_testkit::{Topology, eventually};
+use microblog_testkit::Topology;
 
-use crate::support::{PATIENCE, Shown, System, id};
+use crate::support::{Shown, System, id};
 
 fn likes(actors: &[u64], post: u64) -> Shown {
     (NoticeKind::Like, actors.to_vec(), 0, post, 0)
@@ -30,15 +30,26 @@ async fn likes_of_a_post_are_one_notice() {
     system.like(cleo, first).await;
     // A new like brings its notice to the top.
     system.has(ann, &[likes(&[cleo, bob], first), likes(&[bob], second)]).await;
+    system.mark_seen(ann, &position(&system, ann).await).await;
     system.unlike(cleo, first).await;
     system.has(ann, &[likes(&[bob], second), likes(&[bob], first)]).await;
     system.unlike(bob, second).await;
     system.has(ann, &[likes(&[bob], first)]).await;
-    // The same again on the same day is not new.
+    // The same again on the same day is not new: it was seen.
     let before = position(&system, ann).await;
     system.like(cleo, first).await;
     system.has(ann, &[likes(&[cleo, bob], first)]).await;
     assert_eq!(position(&system, ann).await, before);
+    let dan = id(4);
+    system.like(dan, first).await;
+    system.has(ann, &[likes(&[dan, cleo, bob], first)]).await;
+    system.unlike(dan, first).await;
+    system.has(ann, &[likes(&[cleo, bob], first)]).await;
+    let before = position(&system, ann).await;
+    system.mark_seen(ann, &before).await;
+    system.like(dan, first).await;
+    system.has(ann, &[likes(&[dan, cleo, bob], first)]).await;
+    assert_ne!(position(&system, ann).await, before, "it was undone before it was seen");
     assert!(system.notices(bob).await.is_empty() && system.notices(cleo).await.is_empty());
 }
 
@@ -68,8 +79,9 @@ async fn a_follow_of_a_follower_is_mutual() {
     system.has(bob, &[follows(NoticeKind::Mutual, &[ann])]).await;
     system.follow(cleo, ann).await;
     system.has(ann, &[follows(NoticeKind::Follow, &[cleo, bob])]).await;
-    // A follow again on the same day keeps its kind and its place.
+    // A follow again on the same day keeps its kind and its place, if it was seen.
     let before = position(&system, ann).await;
+    system.mark_seen(ann, &before).await;
     system.unfollow(bob, ann).await;
     system.follow(bob, ann).await;
     system.settle(&[bob]).await;
@@ -144,21 +156,15 @@ async fn a_deleted_account_has_no_notices() {
             user::DeleteUserRequest { user_id: ann, password: "correct horse".to_owned() };
         system.followed.user.clone().delete_user(request).await.unwrap();
         system.has(ann, &[]).await;
-        let keys = async |what: &str| {
-            let key = format!("note:{{{}}}:{what}:{ann}", (ann >> 2) % 1024);
-            let fields: Vec<String> = system.command(&["HMGET", &key, "gone"]).await;
-            fields
-        };
-        assert_eq!(keys("notices").await, ["1"]);
+        let of_ann = |what: &str| format!("SELECT {what} FROM accounts WHERE id = {ann}");
+        assert!(system.numbers(&of_ann("deleted")).await[0] > 0);
         // Also not of what comes later.
         system.like(id(3), post).await;
         system.follow(id(3), ann).await;
         system.settle(&[ann, id(3)]).await;
         assert!(system.notices(ann).await.is_empty());
-        eventually("nothing is left", PATIENCE, async || {
-            let key = format!("note:{{{}}}:order:{ann}", (ann >> 2) % 1024);
-            system.command::<u64>(&["ZCARD", &key]).await == 0
-        })
-        .await;
+        let count = format!("SELECT count(*) FROM notices WHERE account = {ann}");
+        assert_eq!(system.numbers(&count).await, [0]);
+        assert_eq!(system.numbers(&of_ann("notices")).await, [0]);
     }
 }

@@ -16,7 +16,6 @@ const ACTS: usize = 60;
 /// What an account does, and what of it is left.
 #[derive(Default)]
 struct Acts {
-    /// Also those that have ended.
     follows: BTreeSet<u64>,
     likes: BTreeSet<u64>,
     /// The reposted post of each repost.
@@ -35,7 +34,10 @@ async fn act(system: &System, actor: u64, posts: &[u64], seed: u64) -> Acts {
                 system.follow(actor, target).await;
                 acts.follows.insert(target);
             }
-            2 if target != actor => system.unfollow(actor, target).await,
+            2 if target != actor => {
+                system.unfollow(actor, target).await;
+                acts.follows.remove(&target);
+            }
             3..=5 => {
                 system.like(actor, post).await;
                 acts.likes.insert(post);
@@ -106,13 +108,15 @@ fn expected(all: &[(u64, Acts)], user: u64, own: &[u64]) -> Unordered {
 async fn end_at_random(system: &System, seed: u64) {
     let mut random = StdRng::seed_from_u64(seed);
     loop {
-        let replica = system.replica().await;
+        let (_, replica) = system.replica().await;
         sleep(Duration::from_millis(random.random_range(1..400))).await;
         replica.abort();
         let _ = replica.await;
-        system.release_claims().await;
+        system.release_leases().await;
     }
 }
+
+const TOKENS: &str = "SELECT token FROM positions ORDER BY feed";
 
 async fn notices_agree(topology: Topology, seed: u64) {
     let mut system = System::start(topology).await;
@@ -121,16 +125,16 @@ async fn notices_agree(topology: Topology, seed: u64) {
     for n in 0..ACCOUNTS {
         posts.push(system.publish(id(n), "post").await);
     }
-    let begun = system.positions().await;
+    let begun = [system.positions().await, system.numbers(TOKENS).await];
     system.stop().await;
     let acting = (0..ACCOUNTS).map(|n| act(&system, id(n), &posts, seed + n));
     let all = tokio::select! {
         acts = join_all(acting) => (0..ACCOUNTS).map(id).zip(acts).collect::<Vec<_>>(),
         () = end_at_random(&system, seed) => unreachable!("it has no end"),
     };
-    system.release_claims().await;
     system.restart().await;
     system.settle(&accounts).await;
+    system.verifies().await;
     let mut found = Vec::new();
     for n in 0..ACCOUNTS {
         let shown = system.shown(id(n)).await;
@@ -139,7 +143,13 @@ async fn notices_agree(topology: Topology, seed: u64) {
     }
     // Everything again has no effect.
     system.stop().await;
-    system.rewind(&begun).await;
+    let [sequences, tokens] = begun;
+    for (feed, (sequence, token)) in
+        ["post", "relation", "user"].iter().zip(sequences.iter().zip(tokens))
+    {
+        let set = format!("sequence = {sequence}, token = {token}, applied = 0");
+        system.execute(&format!("UPDATE positions SET {set} WHERE feed = '{feed}'")).await;
+    }
     system.restart().await;
     system.settle(&accounts).await;
     for (n, found) in (0..).zip(found) {

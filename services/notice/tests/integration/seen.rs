@@ -6,7 +6,7 @@ use microblog_testkit::Topology;
 use crate::support::{System, id};
 
 impl System {
-    async fn mark_seen(&self, user_id: u64, token: &str) {
+    pub(crate) async fn mark_seen(&self, user_id: u64, token: &str) {
         let request = pb::MarkSeenRequest { user_id, token: token.to_owned() };
         self.client.clone().mark_seen(request).await.unwrap();
     }

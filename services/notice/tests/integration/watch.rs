@@ -61,6 +61,84 @@ async fn new_notices_are_sent_and_a_stream_resumes_without_a_gap() {
     assert!(system.page(ann, &[], true).await.notices.is_empty());
 }
 
+/// Reads messages until all of some acts were sent as new ones: by their accounts and times.
+async fn until_sent(stream: &mut Streaming<pb::WatchNoticesResponse>, mut expected: Vec<pb::Act>) {
+    while !expected.is_empty() {
+        let message = next(stream).await;
+        let acts = message.notices.iter().flat_map(|notice| &notice.acts);
+        for act in acts.filter(|act| act.is_new) {
+            expected.retain(|one| (one.actor_id, one.since) != (act.actor_id, act.since));
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_act_that_is_undone_and_repeated_while_a_stream_is_open_is_sent() {
+    for topology in [Topology::Single, Topology::Cluster] {
+        let system = System::start(topology).await;
+        let [ann, bob] = [1, 2].map(id);
+        let post = system.publish(ann, "post").await;
+        system.settle(&[ann, bob]).await;
+        let mut stream = watch(&system, ann, "").await;
+        next(&mut stream).await;
+        for _ in 0..3 {
+            system.like(bob, post).await;
+            system.unlike(bob, post).await;
+            system.follow(bob, ann).await;
+            system.unfollow(bob, ann).await;
+            // The stream may have passed both.
+            system.settle(&[ann, bob]).await;
+            assert!(system.notices(ann).await.is_empty());
+            system.like(bob, post).await;
+            system.follow(bob, ann).await;
+            system.settle(&[ann, bob]).await;
+            let unread = system.page(ann, &[], true).await.notices;
+            assert_eq!(unread.len(), 2);
+            until_sent(&mut stream, unread.iter().map(|notice| notice.acts[0]).collect()).await;
+            system.unlike(bob, post).await;
+            system.unfollow(bob, ann).await;
+            system.settle(&[ann, bob]).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_goes_on_without_the_cache() {
+    for topology in [Topology::Single, Topology::Cluster] {
+        let system = System::start(topology).await;
+        let ann = id(1);
+        let post = system.publish(ann, "post").await;
+        system.settle(&[ann]).await;
+        system.caches().await;
+        let mut stream = watch(&system, ann, "").await;
+        next(&mut stream).await;
+        // Each new act is sent once.
+        let mut is_sent = async |actor| {
+            let message = next(&mut stream).await;
+            let acts = message.notices.iter().flat_map(|notice| &notice.acts);
+            let new = acts.filter(|act| act.is_new).map(|act| act.actor_id);
+            assert_eq!(new.collect::<Vec<_>>(), [actor]);
+        };
+        for actor in (10..16).map(id) {
+            system.flush().await;
+            system.like(actor, post).await;
+            is_sent(actor).await;
+        }
+        for node in system.redis.nodes() {
+            node.pause();
+        }
+        for actor in (16..18).map(id) {
+            system.like(actor, post).await;
+            is_sent(actor).await;
+        }
+        for node in system.redis.nodes() {
+            node.resume();
+        }
+        system.like(id(18), post).await;
+        is_sent(id(18)).await;
+    }
+}
+
 #[tokio::test]
 async fn many_new_notices_take_several_messages_of_which_the_last_has_the_token() {
     let system = System::start(Topology::Single).await;

@@ -1,6 +1,8 @@
-//! Test support: notice services on a store of their own, and the services that they follow.
+//! Test support: notice services on stores of their own, and the services that they follow.
 #![allow(dead_code, reason = "no test file uses all of it")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on panics")]
+
+pub(crate) mod processes;
 
 use std::{
     future,
@@ -11,10 +13,6 @@ use std::{
 use clap::Parser as _;
 use futures::future::join_all;
 use microblog_chassis::{Peer, Service, Worker, serve};
-use microblog_keyspace::{
-    Config as RedisConfig, Keyspace, Library,
-    redis::{self, FromRedisValue},
-};
 use microblog_notice::{Config, Peers};
 use microblog_proto::{
     notice::{self as pb, NoticeKind, notice_service_client::NoticeServiceClient},
@@ -22,7 +20,10 @@ use microblog_proto::{
     relation::{self, relation_service_client::RelationServiceClient},
     user::{self, user_service_client::UserServiceClient},
 };
-use microblog_testkit::{Files, Store as Redis, Topology, at_daytime, eventually};
+use microblog_testkit::{
+    Database, Files, Store as Redis, Topology, at_daytime, eventually, redis::cmd,
+};
+use sqlx::{AnyConnection, AssertSqlSafe, Connection as _, Row as _};
 use tokio::{
     task::JoinHandle,
     time::{Duration, Instant, sleep},
@@ -43,7 +44,7 @@ pub(crate) type Client = NoticeServiceClient<Channel>;
 pub(crate) struct Followed {
     redis: Redis,
     pub(crate) files: Files,
-    urls: [String; 3],
+    pub(crate) urls: [String; 3],
     pub(crate) user: UserServiceClient<Channel>,
     pub(crate) relation: RelationServiceClient<Channel>,
     pub(crate) post: PostServiceClient<Channel>,
@@ -94,45 +95,44 @@ start! {
     start_post post microblog_post (None);
 }
 
-/// Notice services on one store, and what they follow.
+/// Notice services on the same stores, and what they follow.
 pub(crate) struct System {
     pub(crate) redis: Redis,
+    pub(crate) database: Database,
     pub(crate) followed: Followed,
     pub(crate) client: Client,
     replica: Option<JoinHandle<()>>,
-    keyspace: Keyspace,
 }
 
 impl System {
-    /// Starts a system, and waits until the change feeds are followed.
+    /// Starts a system, and waits until the change feeds are followed. A single Redis goes with SQLite, and a
+    /// cluster with PostgreSQL.
     pub(crate) async fn start(topology: Topology) -> Self {
         at_daytime().await;
+        let database = match topology {
+            Topology::Single => Database::sqlite(),
+            Topology::Cluster => Database::postgres().await,
+        };
         let (followed, redis) = (Followed::start().await, Redis::start(topology).await);
-        let system = Self::on(followed, redis).await;
+        let (address, replica) = start_notice(&redis, &database, &followed).await;
+        let client = NoticeServiceClient::new(channel(&address));
+        let system = Self { redis, database, followed, client, replica: Some(replica) };
         system.is_followed().await;
         system
-    }
-
-    async fn on(followed: Followed, redis: Redis) -> Self {
-        let (address, replica) = start_notice(&redis, &followed).await;
-        let client = NoticeServiceClient::new(channel(&address));
-        let library = Library { name: "test", source: "" };
-        let keyspace = Keyspace::open(&RedisConfig::at(redis.url("notice")), library).unwrap();
-        Self { redis, followed, client, replica: Some(replica), keyspace }
     }
 
     /// Ends the service at whatever it does, and starts another one.
     pub(crate) async fn restart(&mut self) {
         self.stop().await;
-        let (address, replica) = start_notice(&self.redis, &self.followed).await;
+        let (address, replica) = start_notice(&self.redis, &self.database, &self.followed).await;
         self.client = NoticeServiceClient::new(channel(&address));
         self.replica = Some(replica);
     }
 
-    /// Ends the service at whatever it does. Its claims end, too.
+    /// Ends the service at whatever it does. Its leases end, too.
     pub(crate) async fn stop(&mut self) {
         self.abort().await;
-        self.release_claims().await;
+        self.release_leases().await;
     }
 
     /// Ends the service at whatever it does.
@@ -143,50 +143,68 @@ impl System {
         }
     }
 
-    /// Starts another notice service on the same store.
-    pub(crate) async fn replica(&self) -> JoinHandle<()> {
-        start_notice(&self.redis, &self.followed).await.1
+    /// Starts another notice service on the same stores, and returns its client, too.
+    pub(crate) async fn replica(&self) -> (Client, JoinHandle<()>) {
+        let (address, task) = start_notice(&self.redis, &self.database, &self.followed).await;
+        (NoticeServiceClient::new(channel(&address)), task)
     }
 
-    /// Ends the claims on feeds at once, as if the time of their holders were over.
-    pub(crate) async fn release_claims(&self) {
-        for key in FEEDS {
-            let _: u64 = self.command(&["HDEL", key, "holder"]).await;
-        }
+    /// Ends the leases at once, as if the time of their holders were over.
+    pub(crate) async fn release_leases(&self) {
+        self.execute("DELETE FROM leases").await;
     }
 
     /// Waits until each feed has a position.
     pub(crate) async fn is_followed(&self) {
         eventually("the feeds are followed", PATIENCE * 3, async || {
-            self.positions().await.iter().all(|[sequence, _]| !sequence.is_empty())
+            self.numbers("SELECT read_until FROM positions").await.iter().all(|until| *until > 0)
         })
         .await;
     }
 
-    /// Returns the positions in the feeds of user, relation and post: number and token, empty where
-    /// there are none.
-    pub(crate) async fn positions(&self) -> Vec<[String; 2]> {
-        let mut positions = Vec::new();
-        for key in FEEDS {
-            let fields: Vec<Option<String>> =
-                self.command(&["HMGET", key, "sequence", "token"]).await;
-            positions.push([0, 1].map(|i| fields[i].clone().unwrap_or_default()));
-        }
-        positions
+    /// Waits until reads are answered from the cache.
+    pub(crate) async fn caches(&self) {
+        const PROBE: u64 = 4_000_000_000;
+        eventually("the cache is trusted", PATIENCE, async || {
+            let _ = self.notices(PROBE).await;
+            !self.keys(&format!("note:*:notices:*:{PROBE}")).await.is_empty()
+        })
+        .await;
     }
 
-    /// Sets the positions in the feeds back.
-    pub(crate) async fn rewind(&self, positions: &[[String; 2]]) {
-        for (key, [sequence, token]) in FEEDS.into_iter().zip(positions) {
-            let set = ["HSET", key, "sequence", sequence, "token", token];
-            let _: u64 = self.command(&set).await;
+    /// Returns the positions in the feeds of post, relation and user.
+    pub(crate) async fn positions(&self) -> Vec<i64> {
+        self.numbers("SELECT sequence FROM positions ORDER BY feed").await
+    }
+
+    /// Returns the keys in Redis that match a pattern.
+    pub(crate) async fn keys(&self, pattern: &str) -> Vec<String> {
+        let mut all = Vec::new();
+        for node in self.redis.nodes() {
+            let keys = cmd("KEYS").arg(pattern).take();
+            let keys: Vec<String> = keys.query_async(&mut node.admin().await).await.unwrap();
+            all.extend(keys);
+        }
+        all
+    }
+
+    /// Empties Redis.
+    pub(crate) async fn flush(&self) {
+        for node in self.redis.nodes() {
+            cmd("FLUSHALL").exec_async(&mut node.admin().await).await.unwrap();
         }
     }
 
-    /// Runs a command in the store of the notice service.
-    pub(crate) async fn command<T: FromRedisValue + Send>(&self, command: &[&str]) -> T {
-        let mut own = redis::cmd(command[0]);
-        self.keyspace.query(own.arg(&command[1..]).take()).await.unwrap()
+    /// Runs a statement, and returns the numbers of its rows.
+    pub(crate) async fn numbers(&self, sql: &str) -> Vec<i64> {
+        numbers(&self.database, sql).await
+    }
+
+    /// Runs statements.
+    pub(crate) async fn execute(&self, sql: &str) {
+        let mut connection = connect_sql(&self.database).await;
+        sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut connection).await.unwrap();
+        connection.close().await.unwrap();
     }
 
     /// Returns the notices of an account, newest first.
@@ -245,6 +263,23 @@ impl System {
                 && follows.iter().any(|follows| actors(follows).contains(&own))
         })
         .await;
+    }
+
+    /// Returns the violations that `Verify` finds.
+    pub(crate) async fn violations(&self) -> Vec<String> {
+        let request = pb::VerifyRequest::default();
+        let mut reports = self.client.clone().verify(request).await.unwrap().into_inner();
+        let mut violations = Vec::new();
+        while let Some(report) = reports.message().await.unwrap() {
+            violations.extend(report.violations);
+        }
+        violations
+    }
+
+    /// Waits until all invariants hold.
+    pub(crate) async fn verifies(&self) {
+        eventually("all invariants hold", PATIENCE, async || self.violations().await.is_empty())
+            .await;
     }
 
     pub(crate) async fn publish(&self, author_id: u64, text: &str) -> u64 {
@@ -326,14 +361,43 @@ pub(crate) fn actors(notice: &pb::Notice) -> Vec<u64> {
     notice.acts.iter().map(|act| act.actor_id).collect()
 }
 
-/// The keys of the positions in the feeds of user, relation and post.
-pub(crate) const FEEDS: [&str; 3] =
-    ["note:{0}:feed:user", "note:{1}:feed:relation", "note:{2}:feed:post"];
+/// Runs a statement, and returns the numbers of its rows.
+pub(crate) async fn numbers(database: &Database, sql: &str) -> Vec<i64> {
+    let mut connection = connect_sql(database).await;
+    let query = sqlx::query(AssertSqlSafe(sql.to_owned()));
+    let rows = query.fetch_all(&mut connection).await.unwrap();
+    let numbers = rows.iter().map(|row| row.try_get(0).unwrap()).collect();
+    connection.close().await.unwrap();
+    numbers
+}
+
+async fn connect_sql(database: &Database) -> AnyConnection {
+    sqlx::any::install_default_drivers();
+    AnyConnection::connect(&database.url()).await.unwrap()
+}
+
+/// Returns the flags of a service on stores.
+fn args(redis_url: &str, database_url: &str) -> Vec<String> {
+    let flags = [
+        ("--redis-url", redis_url),
+        ("--database-url", database_url),
+        ("--threads", "1"),
+        ("--log", "off"),
+        // On a busy machine, statements exceed the default timeouts.
+        ("--default-timeout-ms", "60000"),
+        ("--database-timeout-ms", "20000"),
+    ];
+    flags.into_iter().flat_map(|(flag, value)| [flag, value]).map(str::to_owned).collect()
+}
 
 /// Starts a notice service as a task, which ends with all that it does when it is aborted.
-async fn start_notice(redis: &Redis, followed: &Followed) -> (String, JoinHandle<()>) {
-    let url = redis.url("notice");
-    let config = Config::parse_from(["notice", "--redis-url", &url, "--threads", "1"]);
+async fn start_notice(
+    redis: &Redis,
+    database: &Database,
+    followed: &Followed,
+) -> (String, JoinHandle<()>) {
+    let args = args(&redis.url("notice"), &database.url());
+    let config = Config::parse_from(["notice".to_owned()].into_iter().chain(args));
     let [user, relation, post] =
         [0, 1, 2].map(|i| Peer::remote(&followed.urls[i], &config.chassis).unwrap());
     let peers = Peers { user, relation, post };
@@ -354,7 +418,7 @@ async fn run(service: Service, config: &microblog_chassis::Config) -> (String, J
     (address, task)
 }
 
-fn channel(address: &str) -> Channel {
+pub(crate) fn channel(address: &str) -> Channel {
     Endpoint::from_shared(address.to_owned()).unwrap().connect_lazy()
 }
 

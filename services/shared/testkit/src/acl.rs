@@ -49,7 +49,7 @@ const KEYS: [&str; 6] = [
     "rel:{1}:following:history:4",
     "pst:{1}:post:history:4",
     "tl:{1}:home:4",
-    "note:{1}:order:4",
+    "note:{1}:notices:history:4",
     "anything",
 ];
 

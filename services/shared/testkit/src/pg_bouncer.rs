@@ -15,7 +15,7 @@ use crate::{PATIENCE, PostgresServer, child_process::ChildProcess, eventually, f
 const TARGET: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../target");
 
 /// The roles that may connect, without a password: the superuser, and those of the services.
-const USERS: [&str; 4] = ["postgres", "user", "relation", "post"];
+const USERS: [&str; 5] = ["postgres", "user", "relation", "post", "notice"];
 
 /// When PgBouncer gives a connection to the server back to its pool.
 #[derive(Clone, Copy, Debug)]

@@ -43,7 +43,7 @@ const ROLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../deploy/postgr
 const LOCKS: &str = "locks of a test";
 
 /// The services with a database.
-const RECORDED: [&str; 3] = ["user", "relation", "post"];
+const RECORDED: [&str; 4] = ["user", "relation", "post", "notice"];
 
 /// A PostgreSQL server on a free port of 127.0.0.1 with `trust` authentication. Dropping it kills
 /// it and deletes its data.

@@ -33,13 +33,14 @@ const PAUSE: Duration = Duration::from_millis(200);
 pub(crate) fn all(other_programs: Option<&Path>) -> Vec<Fault> {
     let of_any_layout = [database::all(), hostile::all()].into_iter().flatten();
     let keeping_notices = [servers::all(), network::between_servers()].into_iter().flatten();
+    let of_redis = [network::to_redis(), redis_loss::all()].into_iter().flatten();
     let of_any_store: [Vec<Fault>; 3] = [
         keeping_notices.map(Fault::keeping_notices).collect(),
         of_any_layout.map(Fault::with_any_layout).collect(),
         other_programs.map(servers::mixed_versions).into_iter().collect(),
     ];
     let groups = [
-        network::to_redis(),
+        of_redis.map(Fault::keeping_notices).collect(),
         redis_server::all(),
         cluster::all(),
         fanout::all(),
@@ -47,7 +48,6 @@ pub(crate) fn all(other_programs: Option<&Path>) -> Vec<Fault> {
         peers::all(),
         clocks::all(),
         certificates::all(),
-        redis_loss::all(),
         copies::all(),
         failover::all(),
     ];

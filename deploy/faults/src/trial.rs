@@ -51,7 +51,7 @@ impl Fault {
         Self { name, injected, bites, setups, further_setups, keeps_notices: false, inject }
     }
 
-    /// Has notices checked, too: the fault takes nothing from Redis and the databases.
+    /// Has notices checked, too: the fault takes nothing from the databases, and no cache is older for it.
     pub(crate) fn keeping_notices(self) -> Self {
         Self { keeps_notices: true, ..self }
     }

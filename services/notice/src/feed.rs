@@ -7,9 +7,9 @@
 //!     lost the lease, and does not know it yet, finds another position than the one from which it has read, and
 //!     ends.
 //!
-//! A feed that does not continue the position, as after a restore of its database, is followed from its start: what
-//! was applied before has no effect again. So is a feed without a position. Notices of what the feed does not have
-//! are missing.
+//! A feed that does not continue the position, as after a restore of its database, is followed from its start, without
+//! what was applied before: the versions of changes tell their times. So is a feed without a position. Notices of
+//! what the feed does not have are missing.
 
 use std::time::{Duration, SystemTime};
 
@@ -38,8 +38,11 @@ const _: () = assert!(RENEWAL.as_secs() < Lease::DURATION.as_secs());
 /// How many changes are in memory with what they are about.
 const PART: usize = 500;
 
-/// The number of changes of notices at which a transaction is complete.
-const CHANGES_MAX: usize = 250;
+/// The work of a transaction, by the weights of its changes. The last one may exceed it.
+const WORK_MAX: usize = 250;
+
+/// How much earlier than its commit a change may have got its version.
+const COMMIT: Duration = Duration::from_secs(60);
 
 /// How often a feed that another process follows is tried.
 const RETRY: Duration = Duration::from_secs(1);
@@ -124,6 +127,8 @@ impl Follower {
 
     async fn read(&self, mut progress: Progress, outage: &mut Outage) -> Result<(), Error> {
         let after = progress.position();
+        // From the start of a feed that was followed: until when its changes were applied.
+        let known_ms = if after.is_none() { progress.read_until_ms } else { 0 };
         let query = FeedQuery {
             kinds: self.source.kinds().iter().map(|&kind| kind.into()).collect(),
             from_start: after.is_none(),
@@ -135,25 +140,28 @@ impl Follower {
             let page = match pages.try_next().await {
                 Err(status) if is_expired(&status) => {
                     self.metrics.gap(self.source);
-                    self.write(progress, Progress::default(), Vec::new()).await?;
+                    let start =
+                        Progress { read_until_ms: progress.read_until_ms, ..Progress::default() };
+                    self.write(progress, start, Vec::new()).await?;
                     return Err(Error::Peer(status));
                 }
                 page => page.map_err(Error::Peer)?,
             };
             let page = page.ok_or_else(|| Error::Peer(Status::unavailable("no page")))?;
-            let Some(next) = self.apply(progress, &page).await? else { return Ok(()) };
+            let Some(next) = self.apply(progress, &page, known_ms).await? else { return Ok(()) };
             progress = next;
             self.metrics.read(self.source, progress.read_until_ms);
             outage.end(self.source);
         }
     }
 
-    /// Applies what the changes of a page mean, some of them at once. Returns how far the feed is applied then;
-    /// `None` if another process follows it.
+    /// Applies what the changes of a page mean, some of them at once, but for those that are known: they were made
+    /// before a time, in Unix ms. Returns how far the feed is applied then; `None` if another process follows it.
     async fn apply(
         &self,
         mut progress: Progress,
         page: &FeedPage,
+        known_ms: u64,
     ) -> Result<Option<Progress>, Error> {
         let end = end_of(page, progress)?;
         // Some may have been applied before another process took over.
@@ -162,7 +170,10 @@ impl Follower {
         let (changes, numbers) = (&page.changes[first..], &page.numbers[first..]);
         let mut rest: Vec<AccountChange> = Vec::new();
         for (changes, numbers) in changes.chunks(PART).zip(numbers.chunks(PART)) {
-            rest.extend(effects(&self.peers, changes, numbers).await.map_err(Error::Peer)?);
+            let effects = effects(&self.peers, changes, numbers).await.map_err(Error::Peer)?;
+            let known = SystemTime::UNIX_EPOCH + Duration::from_millis(known_ms);
+            let is_new = |(_, change): &AccountChange| change.version.time() + COMMIT >= known;
+            rest.extend(effects.into_iter().filter(is_new));
             while let Some((applied, part)) = cut(&mut rest) {
                 let next = Progress { applied, ..progress };
                 if !self.write(progress, next, part).await? {
@@ -208,10 +219,13 @@ fn end_of(page: &FeedPage, progress: Progress) -> Result<Progress, Error> {
 /// Takes the first changes of more than a transaction has, none of a number without the others of it. Returns
 /// the last number, too.
 fn cut(changes: &mut Vec<AccountChange>) -> Option<(u64, Vec<AccountChange>)> {
-    if changes.len() <= CHANGES_MAX {
-        return None;
-    }
-    let (_, last) = changes[CHANGES_MAX - 1];
+    let mut work = 0;
+    let is_enough = |(_, change): &AccountChange| {
+        work += change.weight();
+        work >= WORK_MAX
+    };
+    let last = changes.iter().position(is_enough).filter(|last| last + 1 < changes.len())?;
+    let (_, last) = changes[last];
     let count = changes.partition_point(|(_, change)| change.number <= last.number);
     let rest = changes.split_off(count);
     Some((last.number, std::mem::replace(changes, rest)))
@@ -269,10 +283,13 @@ fn no_position() -> Status {
 
 #[cfg(test)]
 mod tests {
-    use microblog_domain::{Stamp, UserId};
+    use microblog_domain::{PostId, Stamp, UserId};
 
     use super::*;
-    use crate::acts::{Change, What};
+    use crate::{
+        acts::{Change, What},
+        notice::Subject,
+    };
 
     #[test]
     fn an_outage_is_a_fault_when_it_lasts() {
@@ -294,24 +311,39 @@ mod tests {
         assert_eq!(outage.logged, None, "it is another outage");
     }
 
+    fn change(number: u64, what: What) -> AccountChange {
+        let version = Stamp::new(number).unwrap();
+        let change = Change { number, what, id: 4, actor: 4, version };
+        (UserId::new(4).unwrap(), change)
+    }
+
+    fn numbers(changes: &[AccountChange]) -> Vec<u64> {
+        changes.iter().map(|(_, change)| change.number).collect()
+    }
+
     #[test]
     fn a_transaction_has_all_changes_of_a_number() {
-        let change = |number| {
-            let version = Stamp::new(number).unwrap();
-            let change = Change { number, what: What::Delete, id: 4, actor: 4, version };
-            (UserId::new(4).unwrap(), change)
-        };
-        let numbers = |changes: &[AccountChange]| {
-            changes.iter().map(|(_, change)| change.number).collect::<Vec<_>>()
-        };
-        let max = CHANGES_MAX as u64;
+        let likes = What::Begin(Subject::Likes(PostId::new(4).unwrap()));
+        let change = |number| change(number, likes);
+        let max = WORK_MAX as u64;
         let mut changes: Vec<_> = (1..=max).map(change).collect();
         assert_eq!(cut(&mut changes), None);
         // The number at the end has three changes.
         changes.extend([max, max, max + 1].map(change));
         let (last, part) = cut(&mut changes).unwrap();
-        assert_eq!((last, part.len()), (max, CHANGES_MAX + 2));
+        assert_eq!((last, part.len()), (max, WORK_MAX + 2));
         assert!(numbers(&part).is_sorted());
         assert_eq!(numbers(&changes), [max + 1]);
+    }
+
+    /// Each removes up to 1,600 rows.
+    #[test]
+    fn a_transaction_has_few_deletions() {
+        let mut changes: Vec<_> = (1..=9).map(|number| change(number, What::Delete)).collect();
+        for (last, rest) in [(4, 5), (8, 1)] {
+            let (number, part) = cut(&mut changes).unwrap();
+            assert_eq!((number, part.len(), changes.len()), (last, 4, rest));
+        }
+        assert_eq!(cut(&mut changes), None);
     }
 }

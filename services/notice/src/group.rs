@@ -2,7 +2,8 @@
 //! writes what has changed. The text of a statement depends at most on the tables that are written: a
 //! connection prepares each once.
 //!
-//! Rows are locked in this order: positions in feeds, then accounts by their ids. Notices and mentions are not locked: whoever changes them has locked their account.
+//! Rows are locked in this order: positions in feeds, then accounts by their ids. Notices and mentions are not
+//! locked: whoever changes them has locked their account.
 
 #[cfg(test)]
 mod plans;

@@ -63,7 +63,11 @@ impl Call {
 
     /// Returns how much work it is.
     pub(crate) fn weight(&self) -> usize {
-        self.changes().len().max(1)
+        match self {
+            Self::Apply { changes, .. } => changes.iter().map(|(_, it)| it.weight()).sum(),
+            Self::MarkSeen { .. } => 1,
+            Self::Expire(_) => EMPTIED,
+        }
     }
 
     /// Returns the feed whose position it changes.
@@ -116,6 +120,16 @@ fn either_follow(subject: Subject) -> [Subject; 2] {
         other => other,
     };
     [with(false), with(true)]
+}
+
+/// The work of removing all notices and mentions of an account.
+const EMPTIED: usize = 64;
+
+impl Change {
+    /// Returns how much work it is: 1 for the least.
+    pub(crate) fn weight(&self) -> usize {
+        if self.what == What::Delete { EMPTIED } else { 1 }
+    }
 }
 
 /// The key of a notice.

@@ -16,6 +16,9 @@ use crate::{
 /// The poll interval: a notice shows within a second of its arrival.
 const POLL_PERIOD: Duration = Duration::from_millis(400);
 
+/// The same without the cache: each poll is a statement.
+const UNCACHED_POLL_PERIOD: Duration = Duration::from_secs(2);
+
 /// New notices.
 pub(crate) struct Update {
     pub(crate) notices: Vec<Notice>,
@@ -26,6 +29,7 @@ pub(crate) struct Update {
 }
 
 /// A watch of an account's notices.
+#[derive(Clone)]
 struct Watch {
     list: Notices,
     user: UserId,
@@ -68,10 +72,16 @@ async fn first(
 }
 
 async fn next(watch: Watch) -> Result<(Update, Watch), ReadError> {
-    while watch.rest.is_none() && !watch.has_new().await? {
-        sleep(POLL_PERIOD).await;
+    loop {
+        if watch.rest.is_some() || watch.has_new().await? {
+            match read(watch.clone()).await {
+                Err(ReadError::Overloaded) => {}
+                read => return read,
+            }
+        }
+        let is_cached = watch.list.reader.is_trusted(watch.user.get());
+        sleep(if is_cached { POLL_PERIOD } else { UNCACHED_POLL_PERIOD }).await;
     }
-    read(watch).await
 }
 
 impl Watch {
@@ -94,7 +104,8 @@ async fn read(mut watch: Watch) -> Result<(Update, Watch), ReadError> {
         unseen: false,
     };
     let found = watch.list.list(watch.user, &query).await?;
-    let top = watch.rest.map_or(found.top, |(top, _)| top);
+    // A cache that was cut off may be older than what the stream resumes from.
+    let top = watch.rest.map_or(found.top, |(top, _)| top).max(watch.since);
     watch.rest = found.next.map(|below| (top, below));
     let since = watch.since;
     if watch.rest.is_none() {

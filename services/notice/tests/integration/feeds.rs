@@ -106,3 +106,28 @@ async fn a_position_that_has_ended_continues_at_the_start() {
         system.has(ann, &[(NoticeKind::Comment, vec![bob], 0, post, comment), likes]).await;
     }
 }
+
+/// Of many likes, a notice knows the newest only: the others would count again.
+#[tokio::test]
+async fn what_was_applied_before_a_position_ended_makes_no_notice_again() {
+    let mut system = System::start(Topology::Cluster).await;
+    let [ann, bob] = [1, 2].map(id);
+    let post = system.publish(ann, "post").await;
+    for n in 10..70 {
+        system.like(id(n), post).await;
+    }
+    system.settle(&[ann]).await;
+    let before = system.notices(ann).await;
+    system.stop().await;
+    system
+        .execute(
+            "UPDATE positions SET token = 7, read_until = read_until + 60000 WHERE feed = 'post'",
+        )
+        .await;
+    system.restart().await;
+    let comment = system.comment(bob, post, 0, "later").await;
+    system.settle(&[ann]).await;
+    let after = system.notices(ann).await;
+    assert_eq!(after.len(), 2);
+    assert_eq!((after[0].comment_id, &after[1..]), (comment, &before[..]));
+}
